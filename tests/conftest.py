@@ -1,0 +1,26 @@
+"""What every test starts from: one thread, no network, and a home of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Small tensors: more threads only wait for one another, and several tests may run at once. Read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A busy machine makes single examples slow; that is no failure.
+settings.register_profile("zinf", deadline=None)
+settings.load_profile("zinf")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keeps zinf's default folder out of the user's home, and the user's settings out of the test."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.delenv("ZINF_NVME", raising=False)
+    return cache
