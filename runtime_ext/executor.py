@@ -1,0 +1,191 @@
+"""Issues the ops of a schedule in order: transfers to their lanes, compute on the calling thread, frees behind both."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from runtime_ext.call import Call, LaneEvent, Stored, settle
+from runtime_ext.interface import Arena, Buffer, Event
+from runtime_ext.runtime import Runtime, Statistics
+from runtime_ext.transfers import transfer
+from zcompiler.schedule.flow import Place
+from zcompiler.schedule.model import Op, Region
+
+
+class _Done:
+    """The event of work that ran on the calling thread."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return
+
+
+@dataclass(slots=True, eq=False)
+class _Free:
+    """A buffer that was released, to be freed once its users are done."""
+
+    arena: Arena
+    buffer: Buffer
+    users: list[LaneEvent]
+
+
+class Executor:
+    """Runs regions over a Runtime. Several threads may run different calls at once.
+
+    Memory follows the schedule: a release frees at once, or when the transfers that still use the buffer are done; an
+    allocation that does not fit waits for those, in order, before it is a MemoryError. Two transfers of one segment of
+    which one writes are kept in order, across calls too.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._frees: list[_Free] = []
+        self._read: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._written: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._exposed: defaultdict[str, float] = defaultdict(float)
+        self._last_write: WeakKeyDictionary[Stored, Event] = WeakKeyDictionary()
+        self._reads_since: WeakKeyDictionary[Stored, list[Event]] = WeakKeyDictionary()
+
+    def run(self, regions: Iterable[Region], call: Call) -> None:
+        """Issue the ops of `regions` in order; returns after the last compute, while transfers may still be under way.
+
+        When anything raises, here or in a lane: what is under way is waited for, all that the call holds is freed, and
+        the error goes on to the caller. An error that came after the last `run` of this call is raised at once.
+        RuntimeError in a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"{call.schedule.name}: a forked child has no lanes: use the model in the process that compiled it"
+            )
+        try:
+            for _, event in call.events.values():
+                if event.done():
+                    event.wait()
+            for region in regions:
+                for op in region.ops:
+                    self._issue(region.name, op, call)
+        except BaseException:
+            call.abandon()
+            raise
+
+    def statistics(self) -> Statistics:
+        """What has happened so far."""
+        busy = {name: lane.busy_seconds() for name, lane in self.runtime.lanes.items()}
+        with self._lock:
+            return Statistics(dict(self._read), dict(self._written), busy, dict(self._exposed))
+
+    def alloc(self, tier: str, nbytes: int) -> Buffer:
+        """A buffer of the tier's arena. When it does not fit, waits for released buffers that are still in use."""
+        arena = self.runtime.arena(tier)
+        while True:
+            self.reap()
+            try:
+                return arena.alloc(nbytes)
+            except MemoryError:
+                with self._lock:
+                    oldest = next((free for free in self._frees if free.arena is arena), None)
+                if oldest is None:
+                    if arena.capacity is not None and arena.in_use + nbytes > arena.capacity:
+                        raise
+                    # It fits by the numbers, only not in one piece.
+                    return arena.alloc(nbytes, overflow=True)
+            for lane, event in oldest.users:
+                self._expose(lane, event, quiet=True)
+
+    def reap(self) -> None:
+        """Free what was released and is no longer in use."""
+        with self._lock:
+            done = [free for free in self._frees if all(event.done() for _, event in free.users)]
+            self._frees = [free for free in self._frees if free not in done]
+        for free in done:
+            free.buffer.free()
+
+    def _issue(self, region: str, op: Op, call: Call) -> None:
+        after = [_named(name, region, op, call) for name in op.after]
+        if op.kind == "release":
+            self._release(op, call, after)
+            return
+        name = f"{op.kind}({op.value})"
+        if op.kind == "run":
+            for lane, event in after:
+                self._expose(lane, event)
+            call.compute(region, op)
+            made: LaneEvent = (op.lane, _Done())
+        else:
+            made = (op.lane, self._submit(f"{name}@{region}", op, call, [event for _, event in after]))
+        call.events[name] = call.events[f"{name}@{region}"] = made
+
+    def _submit(self, label: str, op: Op, call: Call, after: list[Event]) -> Event:
+        lane = self.runtime.lane(op.lane)
+        moved = transfer(op, call, self.runtime)
+        if moved.segment is not None:
+            after = after + self._earlier(moved.segment, op.kind)
+        event = lane.submit(replace(moved.work, label=label), after)
+        for place in moved.uses:
+            if call.held(place) is not None:
+                call.pins.setdefault(place, []).append((op.lane, event))
+        if moved.segment is not None:
+            self._note(moved.segment, op, event, call)
+        return event
+
+    def _release(self, op: Op, call: Call, after: Sequence[LaneEvent]) -> None:
+        buffer, pins = call.drop(Place(op.value, op.form, op.src))
+        if buffer is None:
+            call.release(op.value)
+            return
+        users = [(lane, event) for lane, event in (*after, *pins) if not event.done()]
+        if not users:
+            buffer.free()
+            return
+        with self._lock:
+            self._frees.append(_Free(self.runtime.arena(op.src), buffer, users))
+
+    def _expose(self, lane: str, event: Event, quiet: bool = False) -> None:
+        """Wait, and book the time on the lane. `quiet`: an error is left to the call the event belongs to."""
+        if event.done() and quiet:
+            return
+        start = self.runtime.clock()
+        try:
+            if not quiet:
+                event.wait()
+            elif (error := settle(event)) is not None and not isinstance(error, Exception):
+                raise error
+        finally:
+            with self._lock:
+                self._exposed[lane] += self.runtime.clock() - start
+
+    def _earlier(self, segment: Stored, kind: str) -> list[Event]:
+        """What a transfer of the segment must not overtake."""
+        with self._lock:
+            last = self._last_write.get(segment)
+            reads = self._reads_since.get(segment, []) if kind == "write" else []
+            return [event for event in (*([last] if last is not None else []), *reads) if not event.done()]
+
+    def _note(self, segment: Stored, op: Op, event: Event, call: Call) -> None:
+        kind = call.schedule.value(op.value).kind
+        with self._lock:
+            if op.kind == "write":
+                self._written[op.dst, kind] += segment.nbytes
+                self._last_write[segment] = event
+                self._reads_since.pop(segment, None)
+            else:
+                self._read[op.src, kind] += segment.nbytes
+                reads = [read for read in self._reads_since.get(segment, []) if not read.done()]
+                self._reads_since[segment] = [*reads, event]
+
+
+def _named(name: str, region: str, op: Op, call: Call) -> LaneEvent:
+    """The event `kind(value)@region`; without a region, the one of this region or else the latest of that name."""
+    found = call.events.get(f"{name}@{region}") or call.events.get(name)
+    if found is None:
+        raise LookupError(f"{region}: {op.kind}({op.value}) waits for {name}, which this call has not issued")
+    return found
