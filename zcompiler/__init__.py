@@ -1,0 +1,44 @@
+"""zinf: a torch.compile backend that trains and runs models whose states do not fit in fast memory.
+
+`torch.compile(model, backend="zinf", options={...})` is all there is to use it. This module answers questions about a
+compiled model: `stats`, `reset_stats`, `schedule`, `restore`.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import zcompiler.schedule
+from zcompiler.errors import DoesNotFit, ZinfError
+
+if TYPE_CHECKING:
+    from zcompiler.training.models import reset_stats, restore, stats
+    from zcompiler.training.statistics import Stats
+
+__all__ = ["DoesNotFit", "Stats", "ZinfError", "reset_stats", "restore", "schedule", "stats"]
+
+
+class _CallablePackage(types.ModuleType):
+    """`zcompiler.schedule` is the package of the schedule language and, called with a model, its schedules."""
+
+    def __call__(self, model: Any) -> Any:
+        from zcompiler.training.models import schedule
+
+        return schedule(model)
+
+
+zcompiler.schedule.__class__ = _CallablePackage
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because torch takes seconds to import and the command line does without it where it can.
+    if name in ("stats", "reset_stats", "restore"):
+        from zcompiler.training import models
+
+        return getattr(models, name)
+    if name == "Stats":
+        from zcompiler.training.statistics import Stats
+
+        return Stats
+    raise AttributeError(f"module 'zcompiler' has no attribute {name!r}")

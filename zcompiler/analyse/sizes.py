@@ -1,0 +1,79 @@
+"""Bytes of fake tensors and the working memory of a region."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+import torch
+import torch.fx
+
+from zcompiler.capture.cut import is_parameter_view
+from zcompiler.torch_compat import size_hint
+
+_DTYPES = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
+    torch.float8_e4m3fn: "f8e4m3", torch.float8_e5m2: "f8e5m2",
+}  # fmt: skip
+
+
+def nbytes(value: object) -> int:
+    """Bytes of a (fake) tensor as it lies in memory; 0 for anything else. A symbolic size counts as its hint."""
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return size_hint(value.numel()) * value.element_size()
+
+
+def dtype_name(value: object) -> str:
+    """The short name of a tensor's dtype; "int" for a symbolic size, "mixed" for several tensors that differ."""
+    if isinstance(value, torch.Tensor):
+        return _DTYPES.get(value.dtype, str(value.dtype).removeprefix("torch."))
+    return "int"
+
+
+def common_dtype(values: Iterable[object]) -> str:
+    names = {dtype_name(v) for v in values}
+    return names.pop() if len(names) == 1 else "mixed"
+
+
+def shape_of(value: object) -> tuple[int, ...] | None:
+    return tuple(size_hint(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def working_memory(region: torch.fx.GraphModule) -> int:
+    """The most bytes a region holds besides its inputs and outputs when it is run node by node.
+
+    A view holds nothing of its own but keeps its base. Fused code holds less, so this is an upper bound for it as
+    long as the compiler does not reorder.
+    """
+    nodes = list(region.graph.nodes)
+    base: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in nodes:
+        if node.op == "call_function" and (node.target is operator.getitem or _aliases(node)):
+            base[node] = base.get(node.all_input_nodes[0], node.all_input_nodes[0])
+    handed_out = {base.get(n, n) for n in nodes[-1].all_input_nodes}
+    last_use = {base.get(i, i): node for node in nodes for i in node.all_input_nodes}
+    dying: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node, user in last_use.items():
+        dying.setdefault(user, []).append(node)
+    live = peak = 0
+    own: dict[torch.fx.Node, int] = {}
+    for node in nodes:
+        if node.op == "call_function" and node not in base and node not in handed_out:
+            own[node] = _result_bytes(node)
+            live += own[node]
+            peak = max(peak, live)
+        live -= sum(own.pop(dead, 0) for dead in dying.get(node, ()))
+    return peak
+
+
+def _result_bytes(node: torch.fx.Node) -> int:
+    value = node.meta.get("val")
+    return sum(nbytes(v) for v in value) if isinstance(value, tuple | list) else nbytes(value)
+
+
+def _aliases(node: torch.fx.Node) -> bool:
+    casts = ("aten._to_copy.default", "prims.convert_element_type.default")
+    return is_parameter_view(node) and str(node.target) not in casts

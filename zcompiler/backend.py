@@ -1,0 +1,146 @@
+"""The `zinf` backend: the stages in the order in which a graph passes through them. The table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from zcompiler.analyse.buckets import Bucket, buckets_of
+from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
+from zcompiler.lower.graph import CompiledGraph
+from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
+from zcompiler.plan.plan import Homes
+from zcompiler.plan.planner import make_plan
+from zcompiler.plan.step import Step, bare_step
+from zcompiler.schedule.memory import peak
+from zcompiler.schedule.model import Schedule
+from zcompiler.torch_compat import compile_through_aot, joint_passes
+from zcompiler.training.dump import Dump
+from zcompiler.training.optimizers import states_per_parameter_byte, watch_optimizers
+from zcompiler.training.residence import LiveResidence, homes_of
+from zcompiler.training.session import Session, session_for
+from zcompiler.training.tensors import shared_storage, why_not_managed
+
+
+def zinf(
+    graph_module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, object] | None = None
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph for states that rest where the plan says.
+
+    Called by `torch.compile(model, backend="zinf", options=...)`; docs/options.md has the options. Raises OptionError,
+    StoreError or DoesNotFit before anything is changed.
+    """
+    session = session_for(options)
+    watch_optimizers()
+    building = _Building(session, graph_module, inputs)
+    return compile_through_aot(
+        graph_module,
+        inputs,
+        forward=building.forward,
+        backward=building.backward,
+        inference=building.inference,
+        partition=building.partition,
+        inductor=building.inductor,
+    )
+
+
+class _Building:
+    """One graph on its way through the stages. AOTAutograd calls the methods, in this order."""
+
+    def __init__(self, session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+        self.session, self.inputs = session, inputs
+        self.inductor = session.compute == "inductor"
+        self.named = self._managed(name_inputs(graph_module, inputs))
+        self.graph: CompiledGraph | None = None
+
+    def partition(
+        self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        forward, backward, captured = partition_and_cut(
+            joint, joint_inputs, self.named, num_fwd_outputs, self.inductor, **kwargs
+        )
+        self.graph = self._build(captured)
+        return forward, backward
+
+    def forward(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        assert self.graph is not None
+        return self.graph.lower_forward()
+
+    def backward(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        assert self.graph is not None
+        return self.graph.lower_backward()
+
+    def inference(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        if self.inductor:
+            graph_module = joint_passes(graph_module)
+        self.graph = self._build(cut_inference(graph_module, self.named))
+        return self.graph.lower_forward()
+
+    def _build(self, captured: Captured) -> CompiledGraph:
+        session = self.session
+        buckets = buckets_of(captured, self.inputs)
+        name = f"graph{session.graphs}"
+        bare = _Bare(name, captured, buckets, session)
+        parameters = [self.inputs[p] for b in buckets for p in b.positions]
+        plan = make_plan(bare.schedule, session.options, session.store_tier, _evaluate, homes_of(parameters))
+        if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
+            session.store()
+        dump = Dump(session.options.dump, name)
+        dump.plan(plan)
+        dump.schedule("bare", bare.schedule(plan.homes))
+        schedule = run_pipeline(bare.schedule(plan.homes), parse_pipeline(plan.pipeline), dump.schedule)
+        dump.schedule("final", schedule)
+        session.graphs += 1
+        session.schedules[name], session.plans[name] = schedule, plan
+        return CompiledGraph(
+            captured,
+            buckets,
+            bare.step(plan.homes),
+            schedule,
+            executor=session.executor,
+            residence=LiveResidence(session, plan.homes),
+            compiler=session.compiler,
+            compute=session.compute,
+            note=session.note,
+            measured=session.measured,
+            end_of_phase=session.end_of_phase,
+        )
+
+    def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
+        """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
+        shared = shared_storage([self.inputs[i.position] for i in named if i.unit is not None])
+        kept = []
+        for i in named:
+            why = None
+            if i.unit is not None:
+                p = self.inputs[i.position]
+                why = "it shares its storage with another parameter" if id(p) in shared else why_not_managed(p)
+            kept.append(Input(i.position, i.name) if why else i)
+            if why and why != "it is empty":
+                self.session.note(f"parameter {i.name} stays in ordinary memory: {why}")
+        return tuple(kept)
+
+
+class _Bare:
+    """The schedule before any pass, for each placement that the planner tries."""
+
+    def __init__(self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session) -> None:
+        self._name, self._captured, self._buckets, self._session = name, captured, buckets, session
+        factor = states_per_parameter_byte(session.options.optimizer)
+        self._states = {b.name: int(b.nbytes * factor) for b in buckets} if captured.backward is not None else {}
+        self._step: Step | None = None
+
+    def step(self, homes: Homes) -> Step:
+        if self._step is None:
+            self._step = bare_step(self._name, self._captured, self._buckets, self._session.tiers, self._states)
+        return self._step.placed(homes)
+
+    def schedule(self, homes: Homes) -> Schedule:
+        return self.step(homes).schedule
+
+
+def _evaluate(schedule: Schedule, pipeline: str) -> dict[str, tuple[int, str]]:
+    return peak(run_pipeline(schedule, parse_pipeline(pipeline), partial=True))

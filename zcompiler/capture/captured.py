@@ -1,0 +1,136 @@
+"""What capture hands on: named inputs and the cut graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from zcompiler.capture.cut import Cut, cut, is_parameter_view
+from zcompiler.capture.names import readable
+from zcompiler.capture.units import unit_of_node, unit_of_parameter
+from zcompiler.torch_compat import (
+    call_token_node,
+    dynamo_position,
+    dynamo_source,
+    is_tangent,
+    partition_joint,
+    recompute_in_backward,
+)
+
+TOKEN = "zinf_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of Dynamo's graph. `unit` is set for parameters alone."""
+
+    position: int
+    name: str
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A graph as Dynamo and AOTAutograd see it, cut into regions.
+
+    `parameters[phase]` maps the name a region uses for a parameter to its input; `user_outputs` is how many of
+    forward's results go to the user (the rest is saved for backward).
+    """
+
+    inputs: tuple[Input, ...]
+    forward: Cut
+    backward: Cut | None
+    user_outputs: int
+    positions: dict[str, int]  # placeholder name (forward and backward) -> Dynamo position
+
+    def parameter(self, name: str) -> Input | None:
+        """The parameter that a region calls `name`, or None."""
+        position = self.positions.get(name)
+        if position is None or self.inputs[position].unit is None:
+            return None
+        return self.inputs[position]
+
+
+def name_inputs(graph_module: torch.fx.GraphModule, inputs: Sequence[object]) -> tuple[Input, ...]:
+    """Names for Dynamo's inputs, and the unit of each parameter.
+
+    A parameter counts as one by what it is, not by its name: compiled graphs are reused across module instances.
+    """
+    sources = [dynamo_source(n) for n in graph_module.graph.find_nodes(op="placeholder")]
+    names: dict[int, str] = {}
+    for wanted in (True, False):
+        found = [i for i, value in enumerate(inputs) if isinstance(value, torch.nn.Parameter) is wanted]
+        names.update(zip(found, readable([sources[i] for i in found]), strict=True))
+    return tuple(
+        Input(
+            i,
+            names[i],
+            unit_of_parameter(tuple(names[i].split("."))) if isinstance(value, torch.nn.Parameter) else None,
+        )
+        for i, value in enumerate(inputs)
+    )
+
+
+def partition_and_cut(
+    joint: torch.fx.GraphModule,
+    joint_inputs: object,
+    named: tuple[Input, ...],
+    num_fwd_outputs: int,
+    inductor: bool,
+    **kwargs: object,
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured]:
+    """Split a joint graph into forward and backward, and cut both.
+
+    Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
+    belongs to (parameters that backward does not read have no placeholder there).
+    """
+    _never_save_views_of_parameters(joint, named)
+    fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
+    token, token_in_backward = call_token_node(fw, bw, num_fwd_outputs, TOKEN)
+    skip = frozenset({token})
+    forward = cut_phase(fw, named, skip=skip)
+    tangents = [n for n in bw.graph.find_nodes(op="placeholder") if is_tangent(n)]
+    backward = cut_phase(bw, named, anchors=tangents)
+    return fw, bw, Captured(named, forward, backward, num_fwd_outputs, _positions(fw) | _positions(bw))
+
+
+def cut_inference(graph_module: torch.fx.GraphModule, named: tuple[Input, ...]) -> Captured:
+    """A graph that has no backward, cut."""
+    forward = cut_phase(graph_module, named)
+    return Captured(named, forward, None, len(forward.results), _positions(graph_module))
+
+
+def cut_phase(
+    graph_module: torch.fx.GraphModule,
+    named: tuple[Input, ...],
+    anchors: Sequence[torch.fx.Node] | None = None,
+    skip: frozenset[torch.fx.Node] = frozenset(),
+) -> Cut:
+    units = frozenset(i.unit for i in named if i.unit is not None)
+    unit_of: Callable[[torch.fx.Node], str | None] = lambda node: unit_of_node(node, units)  # noqa: E731
+    return cut(graph_module, _parameters(graph_module, named), unit_of, anchors, skip)
+
+
+def _parameters(graph_module: torch.fx.GraphModule, named: tuple[Input, ...]) -> frozenset[torch.fx.Node]:
+    return frozenset(
+        node
+        for node in graph_module.graph.find_nodes(op="placeholder")
+        if (position := dynamo_position(node)) is not None and named[position].unit is not None
+    )
+
+
+def _positions(graph_module: torch.fx.GraphModule) -> dict[str, int]:
+    nodes = graph_module.graph.find_nodes(op="placeholder")
+    return {n.name: position for n in nodes if (position := dynamo_position(n)) is not None}
+
+
+def _never_save_views_of_parameters(joint: torch.fx.GraphModule, named: tuple[Input, ...]) -> None:
+    """A saved view of a parameter would alias a gathered buffer; a saved cast would be a copy for each layer."""
+    derived = set(_parameters(joint, named))
+    for node in joint.graph.nodes:
+        if is_parameter_view(node) and all(i in derived for i in node.all_input_nodes):
+            derived.add(node)
+            recompute_in_backward(node)

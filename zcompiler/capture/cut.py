@@ -1,0 +1,281 @@
+"""Cut an aten graph into regions, one for each visit of a unit, in an order that the data dependencies allow.
+
+The graph is in program order, so a region is a run of nodes of one unit; the rest is deciding where the nodes go that
+belong to no unit, or to several:
+* views and casts of parameters, factories and constants are cheap and are repeated in each region that uses them, so
+  that no region hands on an alias of a gathered parameter and equal layers stay equal;
+* nodes that need no parameter (in backward: no tangent) sink into the one region that uses them; those that several
+  regions share go to a prologue, or, when they hang on saved activations, to the first region that uses them;
+* random nodes keep their order, or the random stream would change.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+
+from zcompiler.torch_compat import is_random, seed_lookup_targets
+
+PROLOGUE = 0
+
+_VIEWS = frozenset(
+    {
+        "aten.t.default", "aten.permute.default", "aten.transpose.int", "aten.view.default", "aten.alias.default",
+        "aten.detach.default", "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.dim",
+        "aten.slice.Tensor", "aten.select.int", "aten.reshape.default", "aten._unsafe_view.default",
+        "aten.as_strided.default", "aten._to_copy.default", "prims.convert_element_type.default",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CutRegion:
+    """The compute of one unit in one phase, as a graph of its own: boxed inputs in, `outputs` in order out."""
+
+    unit: str
+    module: torch.fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph as regions. `results` are the graph's outputs: names, or a constant that is no node."""
+
+    inputs: tuple[str, ...]
+    regions: tuple[CutRegion, ...]
+    results: tuple[object, ...]
+    fakes: dict[str, object]  # name -> the node's fake tensor (or symbolic int), for inputs and region outputs
+
+
+def is_parameter_view(node: torch.fx.Node) -> bool:
+    """Whether the node only looks at its input differently (or casts it)."""
+    return node.op == "call_function" and str(node.target) in _VIEWS
+
+
+def cut(
+    graph_module: torch.fx.GraphModule,
+    parameters: frozenset[torch.fx.Node],
+    unit_of: Callable[[torch.fx.Node], str | None],
+    anchors: Sequence[torch.fx.Node] | None = None,
+    skip: frozenset[torch.fx.Node] = frozenset(),
+) -> Cut:
+    """Cut `graph_module` at units.
+
+    `parameters` are the placeholders that hold parameters; `anchors` the placeholders whose dependents are the real
+    work of this phase (forward: the parameters, the default; backward: the tangents); `skip` nodes that the caller
+    makes itself.
+    """
+    nodes = [n for n in graph_module.graph.nodes if n.op in ("call_function", "get_attr") and n not in skip]
+    repeated = _repeated(nodes, parameters)
+    core = _core(nodes, parameters if anchors is None else frozenset(anchors), repeated)
+    ranks, units = _visit(nodes, core, repeated, unit_of)
+    _place_free(nodes, ranks, repeated, parameters, graph_module)
+    return _build(graph_module, nodes, ranks, units, repeated, skip)
+
+
+def _repeated(nodes: list[torch.fx.Node], parameters: frozenset[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Nodes cheap enough to be made again in each region that uses them."""
+    chosen: set[torch.fx.Node] = set()
+    for node in nodes:
+        inputs = node.all_input_nodes
+        if not inputs:
+            if not is_random(node):
+                chosen.add(node)
+        elif (
+            all(i in chosen for i in inputs)
+            and not is_random(node)
+            and _small(node)
+            or (is_parameter_view(node) and all(i in parameters or i in chosen for i in inputs))
+        ):
+            chosen.add(node)
+    return chosen
+
+
+def _small(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.numel() <= 1
+
+
+def _core(
+    nodes: list[torch.fx.Node], anchors: frozenset[torch.fx.Node], repeated: set[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """The nodes that depend on an anchor, and the random ones: they stay in program order."""
+    core: set[torch.fx.Node] = set()
+    for node in nodes:
+        if node in repeated:
+            if any(i in anchors or i in core for i in node.all_input_nodes):
+                core.add(node)
+        elif is_random(node) or any(i in anchors or i in core for i in node.all_input_nodes):
+            core.add(node)
+    return core
+
+
+def _visit(
+    nodes: list[torch.fx.Node],
+    core: set[torch.fx.Node],
+    repeated: set[torch.fx.Node],
+    unit_of: Callable[[torch.fx.Node], str | None],
+) -> tuple[dict[torch.fx.Node, int], list[str]]:
+    """A rank for each core node, and the unit of each rank. Rank 0 is the prologue."""
+    ranks: dict[torch.fx.Node, int] = {}
+    units: list[str | None] = ["prologue"]
+    latest: dict[str, int] = {}
+    last_random = PROLOGUE
+    for node in nodes:
+        if node not in core or node in repeated:
+            continue
+        floor = max((ranks.get(i, PROLOGUE) for i in node.all_input_nodes), default=PROLOGUE)
+        if node.target is operator.getitem:
+            ranks[node] = floor
+            continue
+        if is_random(node):
+            floor = max(floor, last_random)
+        unit = unit_of(node)
+        if unit is None:
+            if floor == PROLOGUE:
+                # Work before any unit: it opens a region whose unit is named by the first node that has one.
+                if len(units) == 1:
+                    units.append(None)
+                floor = 1
+            rank = floor
+        elif latest.get(unit, PROLOGUE) >= max(floor, 1):
+            rank = latest[unit]
+        elif units[-1] is None:
+            rank = len(units) - 1
+            units[rank] = unit
+            latest[unit] = rank
+        else:
+            units.append(unit)
+            rank = latest[unit] = len(units) - 1
+        ranks[node] = rank
+        if is_random(node):
+            last_random = rank
+    return ranks, [unit or "whole" for unit in units]
+
+
+def _place_free(
+    nodes: list[torch.fx.Node],
+    ranks: dict[torch.fx.Node, int],
+    repeated: set[torch.fx.Node],
+    parameters: frozenset[torch.fx.Node],
+    graph_module: torch.fx.GraphModule,
+) -> None:
+    """Give the nodes that no anchor reaches a rank: that of their users, where they can."""
+    placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
+    heavy = {n for n in placeholders if n in parameters or not n.name.startswith("primals")}
+    for node in nodes:
+        if any(i in heavy for i in node.all_input_nodes):
+            heavy.add(node)
+    pinned = seed_lookup_targets()
+    for node in reversed(nodes):
+        if node in ranks or node in repeated:
+            continue
+        wanted = sorted({r for user in node.users for r in _ranks_of(user, ranks, repeated)})
+        if not wanted or node.target in pinned or (len(wanted) > 1 and node not in heavy):
+            ranks[node] = PROLOGUE
+        else:
+            ranks[node] = wanted[0]
+    for node in nodes:  # what a node is made of may not come after it; a getitem goes with its tuple
+        if node in repeated:
+            continue
+        if node.target is operator.getitem:
+            ranks[node] = ranks[node.args[0]]  # type: ignore[index]
+        else:
+            ranks[node] = max([ranks[node], *(r for i in node.all_input_nodes for r in _made_at(i, ranks, repeated))])
+
+
+def _ranks_of(user: torch.fx.Node, ranks: dict[torch.fx.Node, int], repeated: set[torch.fx.Node]) -> set[int]:
+    """Where a user computes; a repeated user computes wherever it is used; the graph's output counts as nowhere."""
+    if user in repeated:
+        return {r for u in user.users for r in _ranks_of(u, ranks, repeated)}
+    return {ranks[user]} if user in ranks else set()
+
+
+def _made_at(node: torch.fx.Node, ranks: dict[torch.fx.Node, int], repeated: set[torch.fx.Node]) -> set[int]:
+    if node in repeated:
+        return {r for i in node.all_input_nodes for r in _made_at(i, ranks, repeated)}
+    return {ranks[node]} if node in ranks else set()
+
+
+def _build(
+    graph_module: torch.fx.GraphModule,
+    nodes: list[torch.fx.Node],
+    ranks: dict[torch.fx.Node, int],
+    units: list[str],
+    repeated: set[torch.fx.Node],
+    skip: frozenset[torch.fx.Node],
+) -> Cut:
+    output = next(iter(graph_module.graph.find_nodes(op="output")))
+    results = tuple(output.args[0])
+    placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
+    handed_out = {n for n in results if isinstance(n, torch.fx.Node)}
+    # A repeated node that is itself a result is made in the last region that can make it.
+    home = dict(ranks)
+    for node in nodes:
+        if node in repeated and node in handed_out:
+            home[node] = max(_made_at(node, ranks, repeated), default=PROLOGUE)
+    members: list[list[torch.fx.Node]] = [[] for _ in units]
+    for rank, chosen in enumerate(_members(nodes, home, repeated, len(units))):
+        members[rank] = chosen
+    regions: list[CutRegion] = []
+    fakes: dict[str, object] = {n.name: n.meta.get("val") for n in (*placeholders, *skip)}
+    for rank, chosen in enumerate(members):
+        if not chosen:
+            continue
+        own = set(chosen)
+        outputs = [
+            n
+            for n in chosen
+            if home.get(n) == rank
+            and (n in handed_out or any(u not in skip and u.op != "output" and u not in own for u in n.users))
+            and not (n in repeated and n not in handed_out)
+        ]
+        if not outputs:
+            continue
+        fakes.update((n.name, n.meta.get("val")) for n in outputs)
+        regions.append(_region(graph_module, units[rank], chosen, outputs))
+    names = tuple(n.name if isinstance(n, torch.fx.Node) else n for n in results)
+    return Cut(tuple(n.name for n in placeholders), tuple(regions), names, fakes)
+
+
+def _members(
+    nodes: list[torch.fx.Node], home: dict[torch.fx.Node, int], repeated: set[torch.fx.Node], count: int
+) -> list[list[torch.fx.Node]]:
+    """The nodes of each rank in graph order, with the repeated nodes each rank needs."""
+    wanted: list[set[torch.fx.Node]] = [set() for _ in range(count)]
+    for node, rank in home.items():
+        wanted[rank].add(node)
+    for chosen in wanted:
+        stack = list(chosen)
+        while stack:
+            for i in stack.pop().all_input_nodes:
+                if i in repeated and i not in chosen:
+                    chosen.add(i)
+                    stack.append(i)
+    return [[n for n in nodes if n in chosen] for chosen in wanted]
+
+
+def _region(
+    graph_module: torch.fx.GraphModule, unit: str, chosen: list[torch.fx.Node], outputs: list[torch.fx.Node]
+) -> CutRegion:
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    own = set(chosen)
+    inputs: list[torch.fx.Node] = []
+    for node in chosen:
+        for i in node.all_input_nodes:
+            if i not in own and i not in copies:
+                inputs.append(i)
+                copies[i] = graph.placeholder(i.name)
+                copies[i].meta = {"val": i.meta.get("val")}
+    for node in chosen:
+        copies[node] = graph.node_copy(node, lambda n: copies[n])
+    result = graph.output(tuple(copies[n] for n in outputs))
+    result.meta["user_visible_output_idxs"] = list(range(len(outputs)))
+    module = torch.fx.GraphModule(graph_module, graph)
+    return CutRegion(unit, module, tuple(n.name for n in inputs), tuple(n.name for n in outputs))

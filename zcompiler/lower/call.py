@@ -1,0 +1,178 @@
+"""One call of a compiled graph: its live arguments, what the schedule brought, and how a region gets its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from runtime_ext.call import Call
+from runtime_ext.executor import Executor
+from runtime_ext.interface import Buffer, Segment
+from zcompiler.analyse.buckets import Bucket
+from zcompiler.lower.holdings import Holdings
+from zcompiler.lower.ranges import Ranges
+from zcompiler.lower.regions import Boxed
+from zcompiler.plan.step import PhaseNames
+from zcompiler.schedule.model import Op, Schedule
+
+if TYPE_CHECKING:
+    from zcompiler.lower.graph import CompiledGraph
+
+
+class Residence(Protocol):
+    """Where parameters and gradients of live arguments rest; the training part knows."""
+
+    def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
+        """Where these parameters rest in the store, taken over first if they are new; None: in ordinary memory."""
+        ...
+
+    def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
+        """Room in the store for the gradients of these parameters, given by slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GradientHome:
+    """Where a bucket's gradients go: `ranges` in the store, the same bytes as `tensors` by slot, and the places of
+    the slots in a buffer of `ranges.nbytes`."""
+
+    ranges: Ranges
+    tensors: dict[int, torch.Tensor]
+    offsets: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredRegion:
+    """A region ready to run. All names are the graph's local ones: `last` are the inputs that no later region wants,
+    `results` the outputs that go to the caller."""
+
+    run: Boxed
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    last: frozenset[str]
+    results: frozenset[str]
+
+
+class GraphCall(Call):
+    """From a forward to the end of its backward. `env` holds gathered buckets and activations under value names."""
+
+    def __init__(self, graph: CompiledGraph, executor: Executor, schedule: Schedule) -> None:
+        super().__init__(executor, schedule)
+        self.graph = graph
+        self.live: dict[int, torch.Tensor] = {}  # Dynamo position -> the caller's parameter
+        self.located: dict[str, Ranges | None] = {}
+        self.gradients: dict[str, GradientHome] = {}
+        self.results: dict[str, Any] = {}  # what goes to the caller, by local name
+        self.names = PhaseNames()
+        self.holdings = Holdings()
+
+    def begin(self, names: PhaseNames, live: dict[int, torch.Tensor]) -> None:
+        """Start a phase: `live` are the parameters by Dynamo position. New ones are taken over here."""
+        self.names, self.live = names, live
+        for bucket in self.graph.buckets:
+            self.located[bucket.name] = self.graph.residence.locate(bucket, [live[p] for p in bucket.positions])
+
+    def end(self) -> None:
+        """End a phase: activations belong to autograd from here on; buffers stay."""
+        for value in [name for name, held in self.env.items() if not hasattr(held, "array")]:
+            del self.env[value]
+        self.holdings.clear()
+        self.results = {}
+        self.gradients = {}
+
+    def put(self, value: str, thing: object) -> None:
+        self.env[value] = thing
+        self.holdings.add(thing)
+
+    def take(self, value: str) -> object:
+        thing = self.env.pop(value)
+        self.holdings.drop(thing)
+        return thing
+
+    def release(self, value: str) -> None:
+        if value in self.env:
+            self.take(value)
+
+    def segment(self, value: str) -> Segment:
+        if value in self.gradients:
+            return self.gradients[value].ranges  # type: ignore[return-value]
+        found = self.located.get(value)
+        if found is None:
+            raise LookupError(f"{value} does not rest in the store")
+        return found  # type: ignore[return-value]
+
+    def compute(self, region: str, op: Op) -> None:
+        lowered = self.graph.regions[region]
+        arguments: list[Any] = []
+        borrowed: dict[str, Buffer] = {}
+        for local in lowered.inputs:
+            if local in self.names.slots:
+                arguments.append(self._parameter(*self.names.slots[local], borrowed))
+            else:
+                value = self.names.values[local]
+                arguments.append(self.take(value) if local in lowered.last else self.env[value])
+        made = lowered.run(arguments)
+        grads: dict[str, dict[int, torch.Tensor]] = {}
+        for local, result in zip(lowered.outputs, made, strict=True):
+            result = self._own(result)
+            if local in self.names.grads:
+                value, slot = self.names.grads[local]
+                grads.setdefault(value, {})[slot] = result
+            else:
+                self.put(self.names.values[local], result)
+            if local in lowered.results:
+                self.results[local] = result
+                self.holdings.add(result)
+        for buffer in borrowed.values():
+            buffer.free()
+        self.graph.measured(self.holdings.nbytes + self.executor.runtime.arena(self.compute_tier).in_use)
+        for value, tensors in grads.items():
+            if value in self.graph.stored_gradients:
+                self._store(value, tensors)
+
+    def _own(self, result: Any) -> Any:
+        """A result that looks into a gathered buffer, which is about to be released, as a copy of its own."""
+        arena = self.executor.runtime.arena(self.compute_tier)
+        if isinstance(result, torch.Tensor) and result.numel() and arena.owns(result.data_ptr()):
+            self.graph.note("a region's output that was a view of a gathered parameter was copied")
+            return result.clone()
+        return result
+
+    def _parameter(self, bucket_name: str, slot: int, borrowed: dict[str, Buffer]) -> torch.Tensor:
+        bucket = self.graph.bucket[bucket_name]
+        live = self.live[bucket.positions[slot]]
+        if self.located.get(bucket_name) is None:
+            return live
+        buffer = self.env.get(bucket_name) or borrowed.get(bucket_name)
+        if buffer is None:
+            buffer = borrowed[bucket_name] = self._gather_now(bucket_name)
+        array = buffer.array  # type: ignore[attr-defined]
+        flat = torch.frombuffer(array, dtype=torch.uint8, count=bucket.sizes[slot], offset=bucket.offsets[slot])
+        return flat.view(live.dtype).as_strided(live.shape, live.stride())
+
+    def _gather_now(self, bucket_name: str) -> Buffer:
+        """A second backward through the same graph finds what the first one released: gather it again, and wait."""
+        ranges = self.located[bucket_name]
+        assert ranges is not None
+        buffer = self.executor.alloc(self.compute_tier, ranges.nbytes)
+        self.graph.gather_now(ranges, buffer)
+        return buffer
+
+    def _store(self, value: str, tensors: dict[int, torch.Tensor]) -> None:
+        """Hand gradients to the store: copy them to a buffer that the schedule writes, and return mapped tensors."""
+        bucket = self.graph.bucket[self.graph.stored_gradients[value]]
+        home = self.graph.residence.gradients(bucket, value, {s: self.live[bucket.positions[s]] for s in tensors})
+        self.gradients[value] = home
+        buffer = self.alloc(value, home.ranges.nbytes, form=self.graph.gradient_form)
+        for slot, tensor in tensors.items():
+            mapped = home.tensors[slot]
+            size = tensor.numel() * tensor.element_size()
+            target = torch.frombuffer(buffer.array, dtype=torch.uint8, count=size, offset=home.offsets[slot])
+            target.view(tensor.dtype).as_strided(mapped.shape, mapped.stride()).copy_(tensor)
+        for local, (name, slot) in self.names.grads.items():
+            if name == value and local in self.results and slot in tensors:
+                self.holdings.drop(self.results[local])
+                self.results[local] = home.tensors[slot]

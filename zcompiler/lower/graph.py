@@ -1,0 +1,183 @@
+"""A compiled graph: the boxed forward and backward that AOTAutograd calls."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from runtime_ext.executor import Executor
+from runtime_ext.interface import Buffer
+from zcompiler.analyse.buckets import Bucket
+from zcompiler.capture.captured import TOKEN, Captured
+from zcompiler.capture.cut import Cut
+from zcompiler.lower.call import GraphCall, LoweredRegion, Residence
+from zcompiler.lower.ranges import Ranges
+from zcompiler.lower.regions import RegionCompiler
+from zcompiler.plan.step import PhaseNames, Step
+from zcompiler.schedule.flow import moved_form
+from zcompiler.schedule.model import Region, Schedule
+
+
+class CompiledGraph:
+    """What one Dynamo graph became. Calls are independent: two forwards may be in flight before a backward."""
+
+    def __init__(
+        self,
+        captured: Captured,
+        buckets: Sequence[Bucket],
+        step: Step,
+        schedule: Schedule,
+        *,
+        executor: Executor,
+        residence: Residence,
+        compiler: RegionCompiler,
+        compute: str,
+        note: Callable[[str], None],
+        measured: Callable[[int], None],
+        end_of_phase: Callable[[], None],
+    ) -> None:
+        self.captured, self.buckets, self.step, self.schedule = captured, tuple(buckets), step, schedule
+        self.executor, self.residence, self.compiler, self.compute = executor, residence, compiler, compute
+        self.note, self.measured, self.end_of_phase = note, measured, end_of_phase
+        self.bucket = {b.name: b for b in buckets}
+        self.regions: dict[str, LoweredRegion] = {}
+        self.stored_gradients, self.gradient_form = _stored_gradients(schedule, step.backward)
+        self._calls: dict[int, GraphCall] = {}
+        self._numbers = itertools.count()
+
+    def lower_forward(self) -> Callable[[list[Any]], Any]:
+        inference = self.captured.backward is None
+        self._lower(self.captured.forward, self.step.forward, is_backward=False, is_inference=inference)
+        regions = self._regions(self.step.forward)
+        positions = [self.captured.positions.get(name) for name in self.captured.forward.inputs]
+
+        def forward(args: list[Any]) -> Any:
+            call = GraphCall(self, self.executor, self.schedule)
+            try:
+                self._bind(call, self.captured.forward, self.step.forward, args, positions)
+                token = None if inference else self._token(call)
+                return self._run(call, regions, self.captured.forward, token, last=inference)
+            except BaseException:
+                call.abandon()
+                raise
+
+        return _boxed(forward)
+
+    def lower_backward(self) -> Callable[[list[Any]], Any]:
+        backward, names = self.captured.backward, self.step.backward
+        assert backward is not None and names is not None
+        self._lower(backward, names, is_backward=True, is_inference=False)
+        regions = self._regions(names)
+        token_at = backward.inputs.index(TOKEN)
+
+        def run(args: list[Any]) -> Any:
+            token = args[token_at]  # held to the end: the call goes with it
+            call = self._calls[int(token)]
+            try:
+                call.names = names
+                self._bind(call, backward, names, args, None)
+                return self._run(call, regions, backward, None, last=True)
+            except BaseException:
+                call.abandon()
+                raise
+
+        return _boxed(run)
+
+    def _lower(self, cut: Cut, names: PhaseNames, *, is_backward: bool, is_inference: bool) -> None:
+        results = {r for r in cut.results if isinstance(r, str)}
+        seen = results & set(cut.inputs)
+        lowered: dict[str, LoweredRegion] = {}
+        for title, region in reversed(list(zip(names.regions, cut.regions, strict=True))):
+            run = self.compiler.compile(region.module, self.compute, is_backward=is_backward, is_inference=is_inference)
+            last = frozenset(n for n in region.inputs if n in names.values and n not in seen)
+            seen.update(region.inputs)
+            handed_out = frozenset(n for n in region.outputs if n in results)
+            lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out)
+        self.regions.update(reversed(lowered.items()))
+
+    def gather_now(self, ranges: Ranges, buffer: Buffer) -> None:
+        """Fill `buffer` and wait: what no line of the schedule says, so it is noted."""
+        self.note("a parameter was gathered outside the schedule: backward ran more than once through a graph")
+        self.executor.runtime.lane("nvme_read").submit(ranges.read(buffer.array)).wait()
+
+    def _regions(self, names: PhaseNames) -> list[Region]:
+        own = set(names.regions)
+        return [r for r in self.schedule.regions if r.name in own]
+
+    def _bind(
+        self, call: GraphCall, cut: Cut, names: PhaseNames, args: list[Any], positions: list[int | None] | None
+    ) -> None:
+        live = dict(call.live)
+        for i, (local, value) in enumerate(zip(cut.inputs, args, strict=True)):
+            if self.captured.parameter(local) is not None:
+                if positions is not None:
+                    live[positions[i]] = value  # type: ignore[index]
+            elif local in names.values:
+                call.env[names.values[local]] = value
+                if self.schedule.value(names.values[local]).kind != "input":
+                    call.holdings.add(value)
+        args.clear()
+        call.begin(names, live)
+
+    def _run(
+        self, call: GraphCall, regions: Iterable[Region], cut: Cut, token: torch.Tensor | None, last: bool
+    ) -> tuple[Any, ...]:
+        names = call.names
+        own = set(cut.inputs)
+        through = {n: self._passed_through(call, n, names) for n in cut.results if isinstance(n, str) and n in own}
+        call.executor.run(regions, call)
+        results = tuple(
+            token if name == TOKEN else through.get(name, call.results.get(name)) if isinstance(name, str) else name
+            for name in cut.results
+        )
+        call.end()
+        if last:
+            call.close()
+        self.end_of_phase()
+        return results
+
+    def _passed_through(self, call: GraphCall, name: str, names: PhaseNames) -> Any:
+        """An input that is a result as it stands: the caller's own tensor."""
+        position = self.captured.positions.get(name)
+        if position is not None and position in call.live:
+            return call.live[position]
+        return call.env[names.values[name]]
+
+    def _token(self, call: GraphCall) -> torch.Tensor:
+        """The saved tensor that leads backward to its call; when autograd lets it go, so does the call.
+
+        Autograd saves another tensor object over the same storage, so it is the storage whose end counts: it keeps
+        the array that it was made from.
+        """
+        number = next(self._numbers)
+        memory = np.array([number])
+        self._calls[number] = call
+        weakref.finalize(memory, _forget, self._calls, number)
+        return torch.frombuffer(memory, dtype=torch.int64)
+
+
+def _forget(calls: dict[int, GraphCall], number: int) -> None:
+    call = calls.pop(number, None)
+    if call is not None:
+        call.abandon()
+
+
+def _boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd then hands over its only references
+    return run
+
+
+def _stored_gradients(schedule: Schedule, names: PhaseNames | None) -> tuple[dict[str, str], str]:
+    """The gradient values that the schedule writes to a store -> their bucket, and the form it writes."""
+    written = {op.value for _, op in schedule.ops() if op.kind == "write"}
+    found = {
+        value: value.rsplit(".grad", 1)[0]
+        for value, _ in (names.grads.values() if names is not None else ())
+        if value in written
+    }
+    return found, next((moved_form(schedule, schedule.value(value)) for value in found), "full")

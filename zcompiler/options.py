@@ -1,0 +1,318 @@
+"""What a user may say in `torch.compile(model, backend="zinf", options={...})`: one table, parsed and documented."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NoReturn
+
+from zcompiler.errors import ZinfError
+from zcompiler.free_memory import free_memory
+
+HOMES = ("host", "nvme", "auto")
+COMPUTE = ("inductor", "eager")
+
+# The elementwise classes of torch.optim and the states, each of its parameter's shape and dtype, that they keep with
+# their default settings; what other settings add is known once the real optimizer is seen.
+OPTIMIZER_STATES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "SGD": (),
+        "Adam": ("exp_avg", "exp_avg_sq"),
+        "AdamW": ("exp_avg", "exp_avg_sq"),
+        "RMSprop": ("square_avg",),
+        "Adagrad": ("sum",),
+        "NAdam": ("exp_avg", "exp_avg_sq"),
+        "Adamax": ("exp_avg", "exp_inf"),
+        "RAdam": ("exp_avg", "exp_avg_sq"),
+        "Adadelta": ("square_avg", "acc_delta"),
+        "Rprop": ("prev", "step_size"),
+        "ASGD": ("ax",),
+    }
+)
+
+
+class OptionError(ZinfError, ValueError):
+    """An option that zinf does not know, or a value that it cannot take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where each kind of model state rests: "host", "nvme", or "auto" (the planner decides unit by unit)."""
+
+    params: str = "auto"
+    grads: str = "auto"
+    optimizer: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A user's options, checked and complete. Hashable; docs/options.md says what each means and why."""
+
+    memory: int
+    nvme: tuple[Path, ...]
+    place: Place
+    prefetch: int | Literal["auto"]
+    compute: str
+    optimizer: str
+    dump: Path | None
+    nvme_is_ours: bool = False  # nobody named a path: `nvme` is zinf's own cache folder, which it may create
+
+    def nvme_folders(self) -> tuple[Path, ...]:
+        """`nvme`, with zinf's own cache folder created if it is missing; a folder that a user named never is.
+
+        Raises OptionError when it cannot be created.
+        """
+        if self.nvme_is_ours:
+            for path in self.nvme:
+                try:
+                    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except OSError as error:
+                    raise OptionError(
+                        f'option "nvme" was not given and its default {path} cannot be created ({error.strerror}); '
+                        f'name a folder on a local disk: options={{"nvme": "/path"}} or ZINF_NVME=/path'
+                    ) from error
+        return self.nvme
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    environ: Mapping[str, str]
+    free_memory: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table: what the user may write, what holds if nothing is written, and why it can be set at all."""
+
+    name: str
+    accepts: str
+    default: str
+    why: str
+    read: Callable[[str, object], object]
+    otherwise: Callable[[_Surroundings], object]
+
+
+def parse_options(
+    raw: Mapping[str, object] | None,
+    *,
+    environ: Mapping[str, str],
+    free_memory: Callable[[], int] = free_memory,
+) -> Options:
+    """Check what the user wrote and fill in the rest.
+
+    `free_memory` returns the bytes free in the compute tier and is called only when `memory` is not given. The `dump`
+    folder is created. Raises OptionError, naming the option, the value and what is allowed.
+    """
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, Mapping):
+        raise OptionError(f'options are a dict such as {{"memory": "4GiB"}}, not {raw!r}')
+    for name in raw:
+        if name not in _BY_NAME:
+            raise OptionError(f"zinf has no option {name!r}{_did_you_mean(name, _BY_NAME)}; its options are {_names()}")
+    surroundings = _Surroundings(environ, free_memory)
+    values = {
+        name: option.read(f'option "{name}"', raw[name]) if name in raw else option.otherwise(surroundings)
+        for name, option in _BY_NAME.items()
+    }
+    return Options(**values, nvme_is_ours="nvme" not in raw and not environ.get("ZINF_NVME"))  # type: ignore[arg-type]
+
+
+def options_table() -> str:
+    """The table as Markdown, for docs/options.md."""
+    lines = ["| option | accepts | default | why |", "|---|---|---|---|"]
+    lines += [f"| `{option.name}` | {option.accepts} | {option.default} | {option.why} |" for option in OPTIONS]
+    return "\n".join(lines) + "\n"
+
+
+def _refuse(where: str, value: object, allowed: str, hint: str = "") -> NoReturn:
+    raise OptionError(f"{where} cannot be {value!r}{hint}; it takes {allowed}")
+
+
+def _did_you_mean(word: object, words: Iterable[str]) -> str:
+    if not isinstance(word, str):
+        return ""
+    folded = {known.casefold(): known for known in words}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1)
+    return f' (did you mean "{folded[close[0]]}"?)' if close else ""
+
+
+def _one_of(choices: Iterable[str]) -> Callable[[str, object], str]:
+    allowed = tuple(choices)
+
+    def read(where: str, value: object) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            _refuse(where, value, " or ".join(f'"{choice}"' for choice in allowed), _did_you_mean(value, allowed))
+        return value
+
+    return read
+
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_UNITS = {"B": 1} | {f"{p}{b}": n**e for e, p in enumerate("KMGT", 1) for b, n in (("B", 1000), ("iB", 1024))}
+
+
+def _size(text: str) -> int | None:
+    match = _SIZE.fullmatch(text)
+    return int(Fraction(match[1]) * _UNITS[match[2]]) if match else None  # rounded down: never above what was said
+
+
+def _bytes(where: str, value: object, least: int = 1, also: str = "") -> int:
+    allowed = f'{also}a whole number of bytes from {least} on, or a string such as "1.25GiB" ({", ".join(_UNITS)})'
+    size: int | None = None
+    if isinstance(value, str):
+        size = _size(value)
+        if size is None:
+            tidy = "".join(value.split()).upper().replace("I", "i")
+            _refuse(where, value, allowed, f' (did you mean "{tidy}"?)' if _size(tidy) else "")
+    elif not isinstance(value, bool):
+        try:
+            size = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            size = None
+    if size is None or size < least:
+        _refuse(where, value, allowed)
+    return size
+
+
+def _bytes_or_auto(where: str, value: object) -> int | str:
+    return "auto" if isinstance(value, str) and value == "auto" else _bytes(where, value, least=0, also='"auto", ')
+
+
+def _free_now(around: _Surroundings) -> int:
+    try:
+        free = around.free_memory()
+    except OSError as error:
+        raise OptionError(
+            f'option "memory" was not given and what is free cannot be told ({error}); '
+            'say it: options={"memory": "4GiB"}'
+        ) from error
+    if free < 1:
+        raise OptionError('option "memory" was not given and nothing is free; say it: options={"memory": "4GiB"}')
+    return free
+
+
+def _path(where: str, value: object) -> Path:
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        _refuse(where, value, "a path (str or Path)")
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def _paths(where: str, value: object) -> tuple[Path, ...]:
+    if not isinstance(value, list | tuple):
+        return (_path(where, value),)
+    paths = tuple(_path(f"{where}, item {i},", item) for i, item in enumerate(value))
+    if not paths or len(set(paths)) < len(paths):
+        _refuse(where, value, "one path or several different ones, each on a disk of its own")
+    return paths
+
+
+def _default_paths(around: _Surroundings) -> tuple[Path, ...]:
+    environ = around.environ
+    named = environ.get("ZINF_NVME")
+    if named:
+        return _paths("environment variable ZINF_NVME", named.split(os.pathsep))
+    cache = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # the XDG base directory specification has relative paths ignored
+        cache = str(Path(environ.get("HOME") or Path.home()) / ".cache")
+    return (Path(cache) / "zinf",)
+
+
+def _place(where: str, value: object) -> Place:
+    kinds = tuple(field.name for field in fields(Place))
+    if not isinstance(value, Mapping):
+        _refuse(where, value, f'a dict such as {{"params": "nvme"}} with keys from {", ".join(kinds)}')
+    for kind in value:
+        if kind not in kinds:
+            _refuse(f"a key of {where}", kind, ", ".join(f'"{k}"' for k in kinds), _did_you_mean(kind, kinds))
+    return Place(**{kind: _one_of(HOMES)(f'{where}["{kind}"]', home) for kind, home in value.items()})
+
+
+def _folder(where: str, value: object) -> Path | None:
+    if value is None:
+        return None
+    path = _path(where, value)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"{where}: the folder {path} cannot be made ({error.strerror}); name another") from error
+    return path
+
+
+def _always(value: object) -> Callable[[_Surroundings], object]:
+    return lambda around: value
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "memory",
+        'bytes: an int, or a string such as `"1.25GiB"` or `"900MB"`',
+        "what the machine, or the memory cgroup, has free at the first compile",
+        "The one thing a user must say when memory is short: all that a step holds in the compute tier stays below it.",
+        _bytes,
+        _free_now,
+    ),
+    Option(
+        "nvme",
+        "a path, or a list of paths to stripe over",
+        "`ZINF_NVME` (paths joined as in `PATH`), else `$XDG_CACHE_HOME/zinf` or `~/.cache/zinf`",
+        "States that do not fit rest here. Only the default folder is ever created; a mistyped path must not fill the "
+        "wrong disk.",
+        _paths,
+        _default_paths,
+    ),
+    Option(
+        "place",
+        'a dict from `"params"`, `"grads"`, `"optimizer"` to `"host"`, `"nvme"` or `"auto"`',
+        '`"auto"` for each',
+        "Overrides the planner for one kind of state, to compare placements or to keep a disk free.",
+        _place,
+        _always(Place()),
+    ),
+    Option(
+        "prefetch",
+        'bytes as for `memory`, 0 for none, or `"auto"`',
+        '`"auto"`: what the limit leaves',
+        "How much may be read ahead of its use. Less saves memory, more hides slow reads.",
+        _bytes_or_auto,
+        _always("auto"),
+    ),
+    Option(
+        "compute",
+        '`"inductor"` or `"eager"`',
+        '`"inductor"`',
+        "`eager` runs each region op by op: bitwise the `aot_eager` backend, nothing to compile, slower.",
+        _one_of(COMPUTE),
+        _always("inductor"),
+    ),
+    Option(
+        "optimizer",
+        "an elementwise class of `torch.optim` by name: " + ", ".join(f'`"{name}"`' for name in OPTIMIZER_STATES),
+        '`"AdamW"`',
+        "The first plan is made before any optimizer is seen; the right name saves making it again at the first step.",
+        _one_of(OPTIMIZER_STATES),
+        _always("AdamW"),
+    ),
+    Option(
+        "dump",
+        "a folder, created if missing",
+        "none",
+        "Writes the schedules there as `.zsched` text, to read, to diff and to check in.",
+        _folder,
+        _always(None),
+    ),
+)
+
+_BY_NAME: Mapping[str, Option] = MappingProxyType({option.name: option for option in OPTIONS})
+
+
+def _names() -> str:
+    return ", ".join(f'"{name}"' for name in _BY_NAME)

@@ -1,0 +1,195 @@
+"""A captured graph as a schedule in which everything rests in the compute tier: what the passes start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from zcompiler.analyse.buckets import Bucket
+from zcompiler.analyse.sizes import dtype_name, nbytes, shape_of, working_memory
+from zcompiler.capture.captured import TOKEN, Captured
+from zcompiler.capture.cut import Cut
+from zcompiler.plan.plan import Homes
+from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseNames:
+    """How the names in one phase's graph map to values of the schedule.
+
+    `values` leaves parameters out: a region's parameter is one slot of a bucket's value, `slots[name]`.
+    `grads` says which slot of which gradient value a result of backward is.
+    """
+
+    values: dict[str, str] = field(default_factory=dict)
+    slots: dict[str, tuple[str, int]] = field(default_factory=dict)
+    grads: dict[str, tuple[str, int]] = field(default_factory=dict)
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The bare schedule of a graph and, for each phase, how its graph's names map to it."""
+
+    schedule: Schedule
+    forward: PhaseNames
+    backward: PhaseNames | None
+
+    def placed(self, homes: Homes) -> Step:
+        """The same with the optimizer's states at their home: no pass moves them, the update does."""
+        tier = homes.optimizer or self.schedule.compute_tier.name
+        values = tuple(replace(v, home=tier) if v.kind == "state" else v for v in self.schedule.values)
+        return replace(self, schedule=replace(self.schedule, values=values))
+
+
+def bare_step(
+    name: str, captured: Captured, buckets: Sequence[Bucket], tiers: tuple[Tier, ...], states: dict[str, int]
+) -> Step:
+    """The schedule of `captured` before any pass: only runs, and releases of what they leave behind.
+
+    `states` gives the bytes of optimizer state of each bucket; they take part so that a plan counts them.
+    """
+    return _Builder(name, captured, buckets, tiers, states).build()
+
+
+class _Builder:
+    def __init__(
+        self, name: str, captured: Captured, buckets: Sequence[Bucket], tiers: tuple[Tier, ...], states: dict[str, int]
+    ) -> None:
+        self.name, self.captured, self.buckets, self.tiers, self.states = name, captured, buckets, tiers, states
+        self.compute = next(t.name for t in tiers if t.compute)
+        self.bucket_slot = {p: (b, i) for b in buckets for i, p in enumerate(b.positions)}
+        self.values: dict[str, Value] = {}
+        self.regions: list[Region] = []
+
+    def build(self) -> Step:
+        captured = self.captured
+        for bucket in self.buckets:
+            self._add(Value(bucket.name, "param", bucket.dtype, bucket.nbytes, home=self.compute))
+        forward = PhaseNames()
+        saved = self._saved()
+        self._inputs(captured.forward, forward)
+        forward_outputs = {n for n in captured.forward.results[: captured.user_outputs] if isinstance(n, str)}
+        forward = self._phase("fwd", captured.forward, forward, outputs=forward_outputs, keep=saved)
+        backward = None
+        if captured.backward is not None:
+            backward = PhaseNames()
+            self._inputs(captured.backward, backward, known=forward.values)
+            self._gradients(captured.backward, backward)
+            outputs = {n for n in captured.backward.results if isinstance(n, str) and n not in backward.grads}
+            backward = self._phase("bwd", captured.backward, backward, outputs=outputs, keep=set())
+            for bucket in self.buckets:
+                if self.states.get(bucket.name):
+                    size = self.states[bucket.name]
+                    self._add(Value(f"{bucket.name}.state", "state", bucket.dtype, size, home=self.compute))
+        schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
+        return Step(_with_releases(schedule), forward, backward)
+
+    def _add(self, value: Value) -> str:
+        name, count = value.name, 1
+        while name in self.values:
+            count += 1
+            name = f"{value.name}:{count}"
+        self.values[name] = replace(value, name=name)
+        return name
+
+    def _saved(self) -> set[str]:
+        backward = self.captured.backward
+        return set(backward.inputs) if backward is not None else set()
+
+    def _inputs(self, cut: Cut, names: PhaseNames, known: dict[str, str] | None = None) -> None:
+        for local in cut.inputs:
+            parameter = self.captured.parameter(local)
+            if parameter is not None:
+                if parameter.position in self.bucket_slot:
+                    bucket, slot = self.bucket_slot[parameter.position]
+                    names.slots[local] = (bucket.name, slot)
+            elif local == TOKEN:
+                continue
+            elif known is not None and local in known:
+                names.values[local] = known[local]
+            else:
+                position = self.captured.positions.get(local)
+                name = self.captured.inputs[position].name if position is not None else local
+                fake = cut.fakes[local]
+                names.values[local] = self._add(Value(name, "input", dtype_name(fake), nbytes(fake), shape_of(fake)))
+
+    def _gradients(self, backward: Cut, names: PhaseNames) -> None:
+        """Gradients as buckets, one for each bucket of parameters and region that makes some of them."""
+        made = {out: i for i, region in enumerate(backward.regions) for out in region.outputs}
+        groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for primal, local in zip(self.captured.forward.inputs, backward.results, strict=False):
+            position = self.captured.positions.get(primal)
+            if isinstance(local, str) and local in made and position in self.bucket_slot and local not in names.grads:
+                bucket, slot = self.bucket_slot[position]
+                groups.setdefault((bucket.name, made[local]), []).append((local, slot))
+                names.grads[local] = ("", slot)
+        by_name = {b.name: b for b in self.buckets}
+        for (name, _), members in groups.items():
+            bucket = by_name[name]
+            whole = (
+                bucket.nbytes
+                if len(members) == len(bucket.positions)
+                else sum(nbytes(backward.fakes[local]) for local, _ in members)
+            )
+            value = self._add(Value(f"{name}.grad", "grad", bucket.dtype, whole, home=self.compute))
+            for local, slot in members:
+                names.grads[local] = (value, slot)
+
+    def _phase(self, phase: str, cut: Cut, names: PhaseNames, outputs: set[str], keep: set[str]) -> PhaseNames:
+        region_names: list[str] = []
+        for region in cut.regions:
+            reads: dict[str, None] = {}
+            for local in region.inputs:
+                if local in names.slots:
+                    reads[names.slots[local][0]] = None
+                elif local in names.values:
+                    reads[names.values[local]] = None
+            writes: dict[str, None] = {}
+            for local in region.outputs:
+                fake = cut.fakes[local]
+                if local in names.grads:
+                    writes[names.grads[local][0]] = None
+                    continue
+                kind = "output" if local in outputs else "act"
+                value = self._add(Value(local, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
+                names.values[local] = value
+                writes[value] = None
+            title = _unique(f"{phase}/{region.unit}", region_names)
+            region_names.append(title)
+            run = Op(
+                "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
+                work=working_memory(region.module),
+            )  # fmt: skip
+            self.regions.append(Region(title, (run,)))
+        return PhaseNames(names.values, names.slots, names.grads, tuple(region_names))
+
+
+def _unique(name: str, taken: Iterable[str]) -> str:
+    taken, count, candidate = set(taken), 1, name
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}:{count}"
+    return candidate
+
+
+def _with_releases(schedule: Schedule) -> Schedule:
+    """Release each activation right after the last run that touches it."""
+    last: dict[str, tuple[int, int]] = {}
+    for r, region in enumerate(schedule.regions):
+        for o, op in enumerate(region.ops):
+            for name in (*op.reads, *op.writes):
+                if schedule.value(name).kind == "act":
+                    last[name] = (r, o)
+    at: dict[tuple[int, int], list[str]] = {}
+    for name, place in last.items():
+        at.setdefault(place, []).append(name)
+    tier = schedule.compute_tier.name
+    regions = []
+    for r, region in enumerate(schedule.regions):
+        ops: list[Op] = []
+        for o, op in enumerate(region.ops):
+            ops.append(op)
+            ops += [Op(op.lane, "release", name, src=tier) for name in sorted(at.get((r, o), ()))]
+        regions.append(Region(region.name, tuple(ops)))
+    return Schedule(schedule.name, schedule.tiers, schedule.values, tuple(regions), schedule.rank, schedule.world)

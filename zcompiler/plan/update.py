@@ -1,0 +1,89 @@
+"""The schedule of an optimizer step: each sub-group is read, updated and written back once, through bounded buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zcompiler.errors import DoesNotFit
+from zcompiler.plan.plan import Homes
+from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
+from zcompiler.schedule.sizes import format_bytes
+from zcompiler.schedule.waits import canonical_waits
+
+# At the ends of a sub-group the lanes have nothing to overlap, so few large ones are better than many small ones,
+# until three of them (one read, one updated, one written) no longer fit.
+LARGEST_SUBGROUP = 16 << 20
+SMALLEST_SUBGROUP = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SubGroup:
+    """A part of a unit that is updated at once; bytes of its parameters, gradients and states."""
+
+    name: str
+    param: int
+    grad: int
+    state: int
+
+
+def subgroup_bytes(
+    memory: int, held: int, homes: Homes, compute: str, bytes_per_param_byte: float, tail: int = 0
+) -> int:
+    """How many bytes of parameters a sub-group may have, so that three of them fit beside what is held.
+
+    `held` is what rests in the compute tier during an update; `bytes_per_param_byte` how much moves for each byte of
+    parameters (AdamW with everything in the store: 3); `tail` the temporaries the optimizer makes for each such byte.
+    DoesNotFit when not even the smallest does.
+    """
+    each = (memory - held) / (3 * bytes_per_param_byte + tail)
+    size = min(LARGEST_SUBGROUP, int(each) // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
+    if size < SMALLEST_SUBGROUP:
+        need = held + int(SMALLEST_SUBGROUP * (3 * bytes_per_param_byte + tail))
+        raise DoesNotFit(
+            f"memory={format_bytes(memory)} is too small for an optimizer step: {format_bytes(held)} rest in memory "
+            f"({homes}) and the smallest sub-group needs {format_bytes(need - held)} of buffers. "
+            f"Set memory to at least {-(-need // (1 << 20))}MiB"
+        )
+    return size
+
+
+def update_schedule(
+    groups: Sequence[SubGroup], homes: Homes, tiers: tuple[Tier, ...], work_per_param_byte: int = 0
+) -> Schedule:
+    """The update before any pass. What rests in the compute tier is updated in place and does not move."""
+    compute = next(t.name for t in tiers if t.compute)
+    values: list[Value] = []
+    regions: list[Region] = []
+    for group in groups:
+        kinds = (
+            ("param", group.name, group.param, homes.params),
+            ("grad", f"{group.name}.grad", group.grad, homes.grads),
+            ("state", f"{group.name}.state", group.state, homes.optimizer),
+        )
+        own = [Value(name, kind, "bytes", size, home=home) for kind, name, size, home in kinds if size]
+        values += own
+        moved = [v for v in own if v.home != compute]
+        written = [v for v in own if v.kind != "grad"]
+        title = f"update/{group.name}"
+        ops = [Op("nvme_read", "read", v.name, "shard", str(v.home), compute) for v in moved]
+        ops.append(
+            Op(
+                "update",
+                "run",
+                title,
+                reads=tuple(v.name for v in own),
+                writes=tuple(v.name for v in written),
+                work=work_per_param_byte * group.param,
+            )
+        )
+        ops += [Op("nvme_write", "write", v.name, "shard", compute, str(v.home)) for v in moved if v in written]
+        ops += [Op("update", "release", v.name, "full", compute) for v in moved]
+        regions.append(Region(title, tuple(ops)))
+    return _with_waits(Schedule("update", tiers, tuple(values), tuple(regions)))
+
+
+def _with_waits(schedule: Schedule) -> Schedule:
+    waits = iter(canonical_waits(schedule))
+    regions = tuple(Region(r.name, tuple(replace(op, after=next(waits)) for op in r.ops)) for r in schedule.regions)
+    return replace(schedule, regions=regions)

@@ -1,0 +1,201 @@
+"""Every private torch API that zinf touches, in one place, for torch 2.11 to 2.14 (tested on 2.13.0)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch.fx.graph import _BoxedCodeGen
+from torch.utils.checkpoint import CheckpointPolicy
+
+Callback = Callable[..., Any]
+
+_MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, other C libraries need not
+
+
+def dynamo_source(placeholder: torch.fx.Node) -> str:
+    """How Dynamo reached this graph input, for example "L['self']._modules['fc']._parameters['weight']"."""
+    source = getattr(placeholder, "_dynamo_source", None)
+    return source.name if source is not None else placeholder.name
+
+
+def dynamo_position(placeholder: torch.fx.Node) -> int | None:
+    """Which of Dynamo's graph inputs an AOTAutograd placeholder is; None for tangents and saved intermediates."""
+    desc = placeholder.meta.get("desc")
+    return desc.idx if isinstance(desc, PlainAOTInput) else None
+
+
+def is_tangent(placeholder: torch.fx.Node) -> bool:
+    """Whether a placeholder of the backward graph is an incoming gradient."""
+    return isinstance(placeholder.meta.get("desc"), TangentAOTInput) or placeholder.name.startswith("tangents")
+
+
+def call_token_node(
+    forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, num_fwd_outputs: int, name: str
+) -> tuple[torch.fx.Node, torch.fx.Node]:
+    """Add one saved tensor (int64, one element) as forward's first saved output and backward's matching input.
+
+    AOTAutograd expects saved tensors before saved symbolic sizes among forward's outputs, and after them among
+    backward's placeholders. Returns the two nodes; neither graph is run as it stands, so the forward node has a
+    target that only marks it.
+    """
+    fake_mode = detect_fake_mode([n.meta.get("val") for n in forward.graph.nodes])
+    example = torch.empty(1, dtype=torch.int64)
+    value = fake_mode.from_tensor(example) if fake_mode is not None else example
+    output = next(iter(forward.graph.find_nodes(op="output")))
+    with forward.graph.inserting_before(output):
+        token = forward.graph.create_node("call_function", call_token, (), name=name)
+    token.meta["val"] = value
+    results = list(output.args[0])
+    results.insert(num_fwd_outputs, token)
+    output.args = (tuple(results),)
+    if "desc" in output.meta:
+        descs = list(output.meta["desc"])
+        descs.insert(num_fwd_outputs, None)
+        output.meta["desc"] = descs
+    placeholders = backward.graph.find_nodes(op="placeholder")
+    first = next((n for n in placeholders if isinstance(n.meta.get("val"), torch.Tensor)), None)
+    with backward.graph.inserting_before(first or next(iter(backward.graph.nodes))):
+        received = backward.graph.placeholder(name)
+    received.meta["val"] = value
+    forward.recompile()
+    backward.recompile()
+    return token, received
+
+
+def call_token() -> torch.Tensor:
+    """Marks the place of a call's token in a graph that is never run as a whole."""
+    raise AssertionError("the whole forward graph is not run; its regions are")
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether the node draws from the random stream when it runs.
+
+    Of Inductor's own operators only the one that makes the seeds does; the others compute from a seed.
+    """
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        from_seed = ("inductor_random", "inductor_randint", "inductor_lookup_seed")
+        return torch.Tag.nondeterministic_seeded in target.tags and not any(name in target.name() for name in from_seed)
+    return isinstance(target, torch._ops.HigherOrderOperator) and "rng" in target.name()
+
+
+def seed_lookup_targets() -> frozenset[Any]:
+    """Inductor's seed lookups: the layer's number is in them, so they stay out of the layers, or no two were equal."""
+    import torch._inductor.inductor_prims as prims
+
+    return frozenset({torch.ops.prims.inductor_lookup_seed.default, prims.lookup_seed})
+
+
+def compile_through_aot(
+    graph_module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    forward: Callback,
+    backward: Callback,
+    inference: Callback,
+    partition: Callback,
+    inductor: bool,
+) -> Callback:
+    """Run AOTAutograd with our stages. Mutations stay outside the graph, where they reach the user's own tensors."""
+    kwargs: dict[str, Any] = {}
+    if inductor:
+        from torch._inductor.decomposition import select_decomp_table
+
+        kwargs["decompositions"] = select_decomp_table()
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=False,
+        **kwargs,
+    )
+    # A saved tensor must survive backward(retain_graph=True); donated buffers would not.
+    with functorch_config.patch(donated_buffer=False):
+        return backend(graph_module, inputs)
+
+
+def partition_joint(
+    joint: torch.fx.GraphModule, inputs: Any, *, inductor: bool, **kwargs: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """The stock min-cut partition; for Inductor with its joint passes first, as stock Inductor does."""
+    if not inductor:
+        return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    from torch._inductor.compile_fx import partition_fn
+    from torch._inductor.virtualized import V
+
+    context = TracingContext.try_get()
+    with V.set_fake_mode(context.fake_mode if context else None):
+        return partition_fn(joint, inputs, **kwargs)
+
+
+def joint_passes(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Inductor's joint-graph passes for a graph that has no backward."""
+    from torch._inductor.compile_fx import _recursive_joint_graph_passes
+    from torch._inductor.virtualized import V
+
+    with V.set_fake_mode(detect_fake_mode([n.meta.get("val") for n in graph_module.graph.nodes])):
+        return _recursive_joint_graph_passes(graph_module)
+
+
+def recompute_in_backward(node: torch.fx.Node) -> None:
+    """Tell the partitioner never to save this node."""
+    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    node.meta["ac_graph_id"] = 0
+
+
+def run_eagerly(graph_module: torch.fx.GraphModule) -> Callback:
+    """The graph as boxed Python that runs nodes in order and frees each value after its last use."""
+    graph_module.graph.set_codegen(_BoxedCodeGen())
+    graph_module.recompile()
+    return graph_module.forward
+
+
+def compile_with_inductor(graph_module: torch.fx.GraphModule, *, is_backward: bool, is_inference: bool) -> Callback:
+    """The graph compiled by Inductor, boxed. All its outputs keep their strides."""
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    examples = [n.meta["val"] for n in graph_module.graph.find_nodes(op="placeholder")]
+    fake_mode = detect_fake_mode([n.meta.get("val") for n in graph_module.graph.nodes])
+    # A fresh context: the ambient one describes the whole graph, and Inductor would donate the wrong inputs.
+    with tracing(TracingContext(fake_mode)), V.set_fake_mode(fake_mode) if fake_mode else nullcontext():
+        return compile_fx_inner(
+            graph_module, examples, static_input_idxs=(), is_backward=is_backward, is_inference=is_inference
+        )
+
+
+def size_hint(size: int | torch.SymInt) -> int:
+    """A size as a number: itself, or what it was when the graph was captured."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 1
+
+
+def missing_cxx_compiler() -> str | None:
+    """Why Inductor could not compile for the CPU here, or None if it can."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, OSError) as error:
+        return str(error).split("\n", 1)[0] or type(error).__name__
+    return None
+
+
+def trim_memory() -> None:
+    """Give freed heap memory back to the system, where the C library can."""
+    if _MALLOC_TRIM is not None:
+        _MALLOC_TRIM(0)

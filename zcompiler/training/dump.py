@@ -1,0 +1,28 @@
+"""Schedules and plans as files, when the user asks for them (option `dump`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from zcompiler.plan.plan import Plan
+from zcompiler.schedule.model import Schedule
+
+
+class Dump:
+    """Numbered files in `folder/name`, in the order in which they come about; does nothing without a folder."""
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._folder = folder / name if folder is not None else None
+        self._count = 0
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+
+    def schedule(self, title: str, schedule: Schedule) -> None:
+        if self._folder is not None:
+            (self._folder / f"{self._count:02}-{title}.zsched").write_text(str(schedule))
+            self._count += 1
+
+    def plan(self, plan: Plan) -> None:
+        if self._folder is not None:
+            lines = [f"pipeline: {plan.pipeline}", *plan.reasons]
+            (self._folder / "plan.txt").write_text("\n".join(lines) + "\n")

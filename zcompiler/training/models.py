@@ -1,0 +1,64 @@
+"""What a user may ask about a model that zinf compiled: statistics, schedules, and to have everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from zcompiler.schedule.model import Schedule
+from zcompiler.training.optimizers import restore_states
+from zcompiler.training.registry import record_of, records_of
+from zcompiler.training.resting import give_back
+from zcompiler.training.session import Session, not_compiled
+from zcompiler.training.statistics import Stats
+
+
+def stats(model: torch.nn.Module) -> Stats:
+    """What has happened since the first compile or the last `reset_stats`; see `Stats`.
+
+    Takes the model or its compiled form. ZinfError before its first compiled call.
+    """
+    return _session(model).stats()
+
+
+def reset_stats(model: torch.nn.Module) -> None:
+    """Count from now on. Takes the model or its compiled form. ZinfError before its first compiled call."""
+    _session(model).reset_stats()
+
+
+def schedule(model: torch.nn.Module) -> Mapping[str, Schedule]:
+    """The schedules in use, by name: "graph0" and so on for each compiled graph, "update" for the optimizer step.
+
+    `str()` of one is its `.zsched` text. Takes the model or its compiled form. ZinfError before its first compiled
+    call.
+    """
+    return dict(_session(model).schedules)
+
+
+def restore(model: torch.nn.Module) -> None:
+    """Bring parameters, gradients and optimizer states of a model back to ordinary memory, and give the store up.
+
+    Afterwards it is as if zinf had never touched it; a further compiled call would take it over again. Takes the model
+    or its compiled form; does nothing to a model that zinf does not hold. MemoryError as for any allocation.
+    """
+    parameters = list(_module(model).parameters())
+    restore_states(parameters)
+    for p in parameters:
+        if record_of(p) is not None:
+            if p.grad is not None:
+                p.grad = p.grad.clone(memory_format=torch.preserve_format)
+            give_back(p)
+
+
+def _session(model: torch.nn.Module) -> Session:
+    records = records_of(_module(model).parameters())
+    if not records:
+        raise not_compiled(model)
+    return records[0].unit.session
+
+
+def _module(model: object) -> torch.nn.Module:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"wants a model (nn.Module) or its compiled form, not {type(model).__name__}")
+    return model

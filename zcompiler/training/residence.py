@@ -1,0 +1,95 @@
+"""Where parameters and gradients of live arguments rest: takes over new ones, finds replaced ones, hands out room."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from runtime_ext.interface import Segment
+from zcompiler.analyse.buckets import Bucket
+from zcompiler.layout import layout
+from zcompiler.lower.call import GradientHome
+from zcompiler.lower.ranges import Range, Ranges
+from zcompiler.plan.plan import Homes
+from zcompiler.training.registry import record_of
+from zcompiler.training.resting import Record, bring_home, take_over
+from zcompiler.training.session import Session
+from zcompiler.training.tensors import over
+
+
+def homes_of(parameters: Sequence[torch.Tensor]) -> Homes | None:
+    """The placement of the first of these parameters that already has one."""
+    return next((r.unit.homes for p in parameters if (r := record_of(p)) is not None), None)
+
+
+def slot_range(record: Record, segment: Segment) -> Range:
+    """The whole padded slot of a parameter in one of its unit's segments."""
+    start = segment.offsets[record.slot]
+    following = (*segment.offsets, segment.nbytes)[record.slot + 1]
+    return Range(segment, start, following - start)
+
+
+@dataclass(eq=False)
+class GradientRegion:
+    """Room for gradients; free again when nobody holds a tensor over it, aliases that users made included."""
+
+    segment: Segment
+    looks: list[weakref.ref]
+
+    def free(self) -> bool:
+        return all(look() is None for look in self.looks)
+
+
+class LiveResidence:
+    """The Residence of one graph."""
+
+    def __init__(self, session: Session, homes: Homes) -> None:
+        self.session, self.homes = session, homes
+        self._known: dict[str, tuple[tuple[int, ...], Ranges | None]] = {}
+
+    def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
+        records = [self._record(bucket, parameters, p) for p in parameters]
+        for p, record in zip(parameters, records, strict=True):
+            if not record.at_home(p):
+                bring_home(p, record)
+        key = tuple(map(id, records))
+        known = self._known.get(bucket.name)
+        if known is None or known[0] != key:
+            ranges = None
+            if any(r.unit.parameters is not None for r in records):
+                ranges = Ranges(bucket.name, [slot_range(r, self._stored(r)) for r in records])
+            known = self._known[bucket.name] = (key, ranges)
+        return known[1]
+
+    def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
+        first = record_of(next(iter(parameters.values())))
+        assert first is not None
+        pool = first.unit.gradients.setdefault(value, [])
+        region = next((r for r in pool if r.free()), None)
+        sizes = [p.numel() * p.element_size() for p in parameters.values()]
+        if region is None or region.segment.sizes != tuple(sizes):
+            region = GradientRegion(self.session.create_segment(value, "grad", sizes), [])
+            pool.append(region)
+        arrays = [region.segment.map(i) for i in range(len(sizes))]
+        region.looks = [weakref.ref(a) for a in arrays]
+        offsets = dict(zip(parameters, layout(sizes)[0], strict=True))
+        tensors = {slot: over(a, p) for (slot, p), a in zip(parameters.items(), arrays, strict=True)}
+        return GradientHome(Ranges(value, [Range(region.segment, 0, region.segment.nbytes)]), tensors, offsets)
+
+    def _record(self, bucket: Bucket, parameters: Sequence[torch.Tensor], p: torch.Tensor) -> Record:
+        record = record_of(p)
+        if record is None or (record.unit.parameters is None and self.homes.params == self.session.store_tier):
+            # Those of the bucket that nobody knows yet become a unit together.
+            new = [q for q in parameters if (r := record_of(q)) is None or r.unit.parameters is None]
+            take_over(self.session, bucket.name, new, self.homes)
+            record = record_of(p)
+        assert record is not None
+        return record
+
+    def _stored(self, record: Record) -> Segment:
+        if record.unit.parameters is None:
+            raise LookupError(f"a parameter of {record.unit.name} rests in memory, others of its bucket do not")
+        return record.unit.parameters

@@ -1,0 +1,111 @@
+"""Parameters at rest: their storage is mapped from the store's file, so a look from outside is simply right.
+
+The graph never reads through the mapping: it gathers by direct I/O into the arena. Both see the same file, and the
+system keeps them coherent as long as they do not overlap in time, which the schedule takes care of.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from runtime_ext.interface import Segment
+from zcompiler.plan.plan import Homes
+from zcompiler.training.registry import forget, record_of, remember
+from zcompiler.training.tensors import over, raw
+
+if TYPE_CHECKING:
+    from zcompiler.training.residence import GradientRegion
+    from zcompiler.training.session import Session
+    from zcompiler.training.statistics import Ledger
+
+
+@dataclass(eq=False)
+class Unit:
+    """What rests together: the parameters of one bucket, and what the optimizer and backward keep for them."""
+
+    name: str
+    session: Session
+    homes: Homes
+    sizes: tuple[int, ...]  # bytes of each parameter
+    itemsizes: tuple[int, ...]
+    parameters: Segment | None = None  # None: they rest in ordinary memory
+    states: dict[str, Segment] = field(default_factory=dict)
+    gradients: dict[str, list[GradientRegion]] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """One parameter: which slot of which unit, and where its mapped storage lies."""
+
+    unit: Unit
+    slot: int
+    address: int = 0
+
+    def at_home(self, p: torch.Tensor) -> bool:
+        return self.unit.parameters is None or p.data_ptr() == self.address
+
+
+def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], homes: Homes) -> Unit:
+    """Let `parameters` rest at their home as one unit; in the store their storage becomes a mapping of its file.
+
+    OSError when the store has no space; nothing has changed then.
+    """
+    sizes = tuple(p.numel() * p.element_size() for p in parameters)
+    unit = Unit(session.unit_name(name), session, homes, sizes, tuple(p.element_size() for p in parameters))
+    if homes.params == session.store_tier:
+        unit.parameters = segment = session.create_segment(unit.name, "param", sizes)
+        session.write_now(segment, [raw(p) for p in parameters])
+    for slot, p in enumerate(parameters):
+        record = Record(unit, slot)
+        remember(p, record)
+        if unit.parameters is not None:
+            _map(p, record)
+    # A unit dies with the last of its parameters; its files go then, not when the process ends.
+    weakref.finalize(unit, _close_all, session.ledger, unit.parameters, unit.states, unit.gradients)
+    return unit
+
+
+def bring_home(p: torch.Tensor, record: Record) -> None:
+    """The user replaced the storage (`p.data = ...`): take its content over and map again."""
+    assert record.unit.parameters is not None
+    new = p.data
+    home = over(record.unit.parameters.map(record.slot), p)
+    home.copy_(new)
+    record.unit.parameters.drop_pages()
+    _map(p, record)
+
+
+def give_back(p: torch.Tensor) -> None:
+    """Bring a parameter back to ordinary memory and forget it."""
+    record = record_of(p)
+    if record is None:
+        return
+    if record.unit.parameters is not None and record.at_home(p):
+        with torch.inference_mode(False), torch.no_grad():
+            p.data = p.data.clone(memory_format=torch.preserve_format)
+    forget(p)
+
+
+def _map(p: torch.Tensor, record: Record) -> None:
+    assert record.unit.parameters is not None
+    # Under inference_mode the new storage would be an inference tensor, which autograd refuses for ever after.
+    with torch.inference_mode(False), torch.no_grad():
+        p.data = over(record.unit.parameters.map(record.slot), p)
+    record.address = p.data_ptr()
+
+
+def _close_all(
+    ledger: Ledger,
+    parameters: Segment | None,
+    states: dict[str, Segment],
+    gradients: dict[str, list[GradientRegion]],
+) -> None:
+    regions = [region.segment for pool in gradients.values() for region in pool]
+    for segment in (*regions, *states.values(), *([parameters] if parameters is not None else [])):
+        ledger.retire(segment)
+        segment.close()

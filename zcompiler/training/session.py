@@ -1,0 +1,174 @@
+"""One session for each set of options: the runtime, the budget and the statistics that its models share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import torch
+
+from runtime_ext.executor import Executor
+from runtime_ext.host import HostArena, HostLane
+from runtime_ext.host.runtime import Alone
+from runtime_ext.interface import Arena, Lane, Segment, Store
+from runtime_ext.nvme import NvmeStore
+from runtime_ext.runtime import Runtime
+from zcompiler.errors import ZinfError
+from zcompiler.lower.regions import RegionCompiler, usable_compute
+from zcompiler.machine.machine import cpu_only
+from zcompiler.options import Options, parse_options
+from zcompiler.plan.plan import Plan
+from zcompiler.schedule.memory import peak
+from zcompiler.schedule.model import Schedule, Tier
+from zcompiler.torch_compat import trim_memory
+from zcompiler.training.dump import Dump
+from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
+
+log = logging.getLogger("zinf")
+
+
+class Session:
+    """What models compiled with the same options share. Lives as long as a graph or a parameter needs it."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.fallbacks: list[str] = []
+        self.compute = usable_compute(options.compute, self.fallbacks)
+        self.compiler = RegionCompiler()
+        self._lanes: dict[str, Lane] = {}
+        self._stores: dict[str, Store] = {}
+        self.machine = cpu_only(options.memory)
+        self.compute_tier, self.store_tier = self.machine.compute, self.machine.store
+        arenas: dict[str, Arena] = {self.compute_tier: HostArena(self.compute_tier, options.memory)}
+        self.runtime = Runtime(self._lanes, arenas, self._stores, Alone())
+        self.executor = Executor(self.runtime)
+        self.tiers = tuple(Tier(t.name, t.capacity, t.name == self.compute_tier) for t in self.machine.tiers)
+        self.schedules: dict[str, Schedule] = {}
+        self.plans: dict[str, Plan] = {}
+        self._unit_names: Counter[str] = Counter()
+        self._update_key: Hashable = None
+        self.graphs = 0
+        self.steps = 0
+        self.peak = 0
+        self.ledger = Ledger()
+        self._baseline = Baseline()
+        weakref.finalize(self, self.runtime.close)
+        if not options.nvme_is_ours:
+            self.store()  # a path that the user named is checked even if nothing has to move
+
+    def store(self) -> Store:
+        """The store, made with its lanes when first needed. OSError when a path cannot hold one."""
+        if self.store_tier not in self._stores:
+            self._stores[self.store_tier] = store = NvmeStore(self.options.nvme_folders())
+            self.fallbacks += store.fallbacks
+            for name, threads in self.machine.threads.items():
+                self._lanes[name] = HostLane(name, threads)
+        return self._stores[self.store_tier]
+
+    def unit_name(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it: two models may have a layer of the same name."""
+        self._unit_names[wanted] += 1
+        count = self._unit_names[wanted]
+        return wanted if count == 1 else f"{wanted}:{count}"
+
+    def update_schedule(self, key: Hashable, make: Callable[[], Schedule]) -> Schedule:
+        """The schedule of an update, made anew only when something about it changed."""
+        if self._update_key != key:
+            self._update_key = None
+            self.schedules["update"] = make()
+            Dump(self.options.dump, "update").schedule("final", self.schedules["update"])
+            self._update_key = key
+        return self.schedules["update"]
+
+    def create_segment(self, name: str, kind: str, sizes: Sequence[int]) -> Segment:
+        segment = self.store().create(name, kind, sizes)
+        self.ledger.open(segment)
+        return segment
+
+    def write_now(self, segment: Segment, slots: Sequence[torch.Tensor]) -> None:
+        """Write raw bytes to the slots from the first on, in pieces, and wait. Moves no more memory than a piece."""
+        piece = 16 << 20
+        lane = self.runtime.lane("nvme_write")
+        alignment = self.store().alignment
+        buffer = self.executor.alloc(self.compute_tier, min(piece, segment.nbytes) or alignment)
+        try:
+            staged = torch.frombuffer(buffer.array, dtype=torch.uint8)
+            for offset, data in zip(segment.offsets, slots, strict=True):
+                for at in range(0, data.numel(), piece):
+                    part = data[at : at + piece]
+                    staged[: part.numel()].copy_(part)
+                    padded = -(-part.numel() // alignment) * alignment
+                    lane.submit(segment.write(buffer.array[:padded], offset + at)).wait()
+        finally:
+            buffer.free()
+
+    def note(self, fallback: str) -> None:
+        """A fallback: warned of once, and visible in the statistics ever after."""
+        if fallback not in self.fallbacks:
+            self.fallbacks.append(fallback)
+            warnings.warn(fallback, RuntimeWarning, stacklevel=3)
+
+    def measured(self, nbytes: int) -> None:
+        self.peak = max(self.peak, nbytes)
+
+    def end_of_phase(self) -> None:
+        """glibc keeps freed blocks, which would count against the limit until the end of the process."""
+        self.executor.reap()
+        trim_memory()
+
+    def stats(self) -> Stats:
+        then, lanes = self._baseline, self.executor.statistics()
+        since = lanes - then.lanes
+        return Stats(
+            steps=self.steps - then.steps,
+            since=then.since,
+            read={self.store_tier: by_kind(self.ledger.read(), then.read)},
+            written={self.store_tier: by_kind(self.ledger.written(), then.written)},
+            peak={self.compute_tier: self.peak},
+            planned_peak=self._planned_peak(),
+            hidden={lane: since.hidden(lane) for lane in since.busy},
+            exposed={lane: since.exposed.get(lane, 0.0) for lane in since.busy},
+            graphs=self.graphs,
+            regions_compiled=self.compiler.compiled,
+            fallbacks=tuple(self.fallbacks),
+        )
+
+    def reset_stats(self) -> None:
+        self.peak = 0
+        self.runtime.arena(self.compute_tier).reset_peak()
+        self._baseline = Baseline(
+            steps=self.steps,
+            read=self.ledger.read(),
+            written=self.ledger.written(),
+            lanes=self.executor.statistics(),
+        )
+
+    def _planned_peak(self) -> dict[str, int]:
+        peaks: dict[str, int] = {}
+        for schedule in self.schedules.values():
+            for tier, (size, _) in peak(schedule).items():
+                peaks[tier] = max(peaks.get(tier, 0), size)
+        return peaks
+
+
+_SESSIONS: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+
+
+def session_for(raw: Mapping[str, object] | None) -> Session:
+    """The session of these options: one for all graphs and models that say the same, so that they share one limit."""
+    key = repr(sorted((raw or {}).items())) + os.environ.get("ZINF_NVME", "")
+    session = _SESSIONS.get(key)
+    if session is None:
+        session = _SESSIONS[key] = Session(parse_options(raw, environ=os.environ))
+    return session
+
+
+def not_compiled(model: object) -> ZinfError:
+    return ZinfError(
+        f"zinf has not compiled {type(model).__name__} yet: "
+        'compile it with torch.compile(model, backend="zinf") and run it once'
+    )

@@ -1,0 +1,69 @@
+"""The states of an elementwise optimizer: which it keeps, and where they rest in the store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from zcompiler.training.resting import Unit
+from zcompiler.training.session import Session
+from zcompiler.training.tensors import flat_over
+
+StateLayout = Mapping[str, torch.dtype]
+
+_PROBE = 2  # elements: enough to tell a state of the parameter's shape from a scalar
+
+
+def bare_copy(optimizer: torch.optim.Optimizer) -> Any:
+    """An optimizer of the same class and settings, without parameters and states."""
+    copy = object.__new__(type(optimizer))
+    copy.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in ("param_groups", "state")})
+    copy.param_groups, copy.state = [], defaultdict(dict)
+    return copy
+
+
+def step_without_hooks(optimizer: Any) -> None:
+    """The class's own step on what the optimizer holds; its hooks have run in the step that the user called."""
+    type(optimizer).step.__wrapped__(optimizer)
+
+
+def state_layout(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype: torch.dtype) -> StateLayout:
+    """The states of a parameter's shape that a step with this group's settings makes, with their dtype.
+
+    Found out by taking one on a tiny parameter, so settings such as amsgrad or momentum need no table.
+    """
+    probe = bare_copy(optimizer)
+    q = torch.nn.Parameter(torch.zeros(_PROBE, dtype=dtype))
+    q.grad = torch.zeros_like(q)
+    probe.param_groups = [{**group, "params": [q]}]
+    if isinstance(optimizer, torch.optim.Adagrad):  # makes its states when it is constructed, not in a step
+        probe.state[q] = {"step": torch.tensor(0.0), "sum": torch.zeros_like(q)}
+    step_without_hooks(probe)
+    made = probe.state[q].items()
+    return {k: v.dtype for k, v in made if isinstance(v, torch.Tensor) and v.shape == q.shape}
+
+
+def adopt_states(
+    session: Session, unit: Unit, p: torch.Tensor, slot: int, layout: StateLayout, state: dict[str, Any]
+) -> None:
+    """Give every elementwise state of a parameter its home in the store.
+
+    `state` holds tensors mapped from the store afterwards; what is elsewhere (made in the constructor, loaded from a
+    checkpoint) is taken over. Where there was none, the mapped tensor only says where the first step's result goes.
+    """
+    for key, dtype in layout.items():
+        segment = unit.states.get(key)
+        if segment is None:
+            sizes = [size // unit.itemsizes[i] * dtype.itemsize for i, size in enumerate(unit.sizes)]
+            segment = unit.states[key] = session.create_segment(f"{unit.name}.{key}", "state", sizes)
+        home, value = segment.map(slot), state.get(key)
+        if isinstance(value, torch.Tensor) and value.data_ptr() == home.ctypes.data:
+            continue
+        mapped = flat_over(home, dtype).as_strided(p.shape, p.stride())
+        if isinstance(value, torch.Tensor):
+            mapped.copy_(value)
+            segment.drop_pages()
+        state[key] = mapped
