@@ -36,8 +36,9 @@ class Call:
     forward can be used in backward. One thread at a time.
     """
 
-    def __init__(self, executor: Executor, schedule: Schedule) -> None:
-        self.executor, self.schedule = executor, schedule
+    def __init__(self, executor: Executor, schedule: Schedule, lag: int | None = None) -> None:
+        """`lag`: how many bytes may be released and still in use by a transfer, before the next op waits; None: any."""
+        self.executor, self.schedule, self.lag = executor, schedule, lag
         self.compute_tier = schedule.compute_tier.name
         self.env: dict[str, object] = {}
         self.events: dict[str, LaneEvent] = {}  # event name -> lane, event

@@ -148,6 +148,19 @@ class Executor:
             return
         with self._lock:
             self._frees.append(_Free(self.runtime.arena(op.src), buffer, users))
+        if call.lag is not None:
+            self._catch_up(call.lag)
+
+    def _catch_up(self, lag: int) -> None:
+        """Wait until at most `lag` bytes are released but still in use: writes may trail, but not without bound."""
+        while True:
+            self.reap()
+            with self._lock:
+                if sum(free.buffer.nbytes for free in self._frees) <= lag:
+                    return
+                oldest = self._frees[0]
+            for lane, event in oldest.users:
+                self._expose(lane, event, quiet=True)
 
     def _expose(self, lane: str, event: Event, quiet: bool = False) -> None:
         """Wait, and book the time on the lane. `quiet`: an error is left to the call the event belongs to."""

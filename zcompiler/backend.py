@@ -51,7 +51,8 @@ class _Building:
     """One graph on its way through the stages. AOTAutograd calls the methods, in this order."""
 
     def __init__(self, session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-        self.session, self.inputs = session, inputs
+        self.session = session
+        self.inputs: Sequence[Any] = inputs
         self.inductor = session.compute == "inductor"
         self.named = self._managed(name_inputs(graph_module, inputs))
         self.graph: CompiledGraph | None = None
@@ -63,6 +64,7 @@ class _Building:
             joint, joint_inputs, self.named, num_fwd_outputs, self.inductor, **kwargs
         )
         self.graph = self._build(captured)
+        self.inputs = ()  # AOTAutograd keeps this object for the backward; the user's model must not live on with it
         return forward, backward
 
     def forward(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
@@ -77,6 +79,7 @@ class _Building:
         if self.inductor:
             graph_module = joint_passes(graph_module)
         self.graph = self._build(cut_inference(graph_module, self.named))
+        self.inputs = ()
         return self.graph.lower_forward()
 
     def _build(self, captured: Captured) -> CompiledGraph:
@@ -85,7 +88,14 @@ class _Building:
         name = f"graph{session.graphs}"
         bare = _Bare(name, captured, buckets, session)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
-        plan = make_plan(bare.schedule, session.options, session.store_tier, _evaluate, homes_of(parameters))
+        plan = make_plan(
+            bare.schedule,
+            session.options,
+            session.compute_tier,
+            session.store_tier,
+            _evaluate,
+            homes_of(parameters),
+        )
         if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
             session.store()
         dump = Dump(session.options.dump, name)
@@ -106,7 +116,7 @@ class _Building:
             compute=session.compute,
             note=session.note,
             measured=session.measured,
-            end_of_phase=session.end_of_phase,
+            between_phases=session.between_phases,
         )
 
     def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 import torch.fx
 
-from zcompiler.torch_compat import is_random, seed_lookup_targets
+from zcompiler.torch_compat import dynamo_position, is_random, seed_lookup_targets
 
 PROLOGUE = 0
 
@@ -50,6 +50,10 @@ class Cut:
     regions: tuple[CutRegion, ...]
     results: tuple[object, ...]
     fakes: dict[str, object]  # name -> the node's fake tensor (or symbolic int), for inputs and region outputs
+
+    def without_graphs(self) -> Cut:
+        """Only the names. The graphs of a deep model and their fake tensors take a hundred megabytes."""
+        return Cut(self.inputs, (), self.results, {})
 
 
 def is_parameter_view(node: torch.fx.Node) -> bool:
@@ -166,8 +170,8 @@ def _place_free(
     graph_module: torch.fx.GraphModule,
 ) -> None:
     """Give the nodes that no anchor reaches a rank: that of their users, where they can."""
-    placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
-    heavy = {n for n in placeholders if n in parameters or not n.name.startswith("primals")}
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    heavy = {n for n in placeholders if n in parameters or dynamo_position(n) is None}
     for node in nodes:
         if any(i in heavy for i in node.all_input_nodes):
             heavy.add(node)

@@ -60,7 +60,7 @@ class GraphCall(Call):
     """From a forward to the end of its backward. `env` holds gathered buckets and activations under value names."""
 
     def __init__(self, graph: CompiledGraph, executor: Executor, schedule: Schedule) -> None:
-        super().__init__(executor, schedule)
+        super().__init__(executor, schedule, lag=graph.lag)
         self.graph = graph
         self.live: dict[int, torch.Tensor] = {}  # Dynamo position -> the caller's parameter
         self.located: dict[str, Ranges | None] = {}
@@ -128,7 +128,8 @@ class GraphCall(Call):
                 self.holdings.add(result)
         for buffer in borrowed.values():
             buffer.free()
-        self.graph.measured(self.holdings.nbytes + self.executor.runtime.arena(self.compute_tier).in_use)
+        in_use = self.executor.runtime.arena(self.compute_tier).in_use
+        self.graph.measured(self.holdings.nbytes + in_use, self.holdings.freed())
         for value, tensors in grads.items():
             if value in self.graph.stored_gradients:
                 self._store(value, tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,30 +39,34 @@ class CompiledGraph:
         compiler: RegionCompiler,
         compute: str,
         note: Callable[[str], None],
-        measured: Callable[[int], None],
-        end_of_phase: Callable[[], None],
+        measured: Callable[[int, int], None],
+        between_phases: Callable[[], None],
     ) -> None:
         self.captured, self.buckets, self.step, self.schedule = captured, tuple(buckets), step, schedule
         self.executor, self.residence, self.compiler, self.compute = executor, residence, compiler, compute
-        self.note, self.measured, self.end_of_phase = note, measured, end_of_phase
+        self.note, self.measured, self.between_phases = note, measured, between_phases
         self.bucket = {b.name: b for b in buckets}
         self.regions: dict[str, LoweredRegion] = {}
         self.stored_gradients, self.gradient_form = _stored_gradients(schedule, step.backward)
+        # One bucket of gradients may be on its way to the store while the next is made.
+        self.lag = max((schedule.value(value).nbytes for value in self.stored_gradients), default=0)
         self._calls: dict[int, GraphCall] = {}
         self._numbers = itertools.count()
 
     def lower_forward(self) -> Callable[[list[Any]], Any]:
-        inference = self.captured.backward is None
-        self._lower(self.captured.forward, self.step.forward, is_backward=False, is_inference=inference)
+        cut, inference = self.captured.forward, self.captured.backward is None
+        self._lower(cut, self.step.forward, is_backward=False, is_inference=inference)
         regions = self._regions(self.step.forward)
-        positions = [self.captured.positions.get(name) for name in self.captured.forward.inputs]
+        positions = [self.captured.positions.get(name) for name in cut.inputs]
+        cut = cut.without_graphs()
+        self.captured = replace(self.captured, forward=cut)
 
         def forward(args: list[Any]) -> Any:
             call = GraphCall(self, self.executor, self.schedule)
             try:
-                self._bind(call, self.captured.forward, self.step.forward, args, positions)
+                self._bind(call, cut, self.step.forward, args, positions)
                 token = None if inference else self._token(call)
-                return self._run(call, regions, self.captured.forward, token, last=inference)
+                return self._run(call, regions, cut, token, last=inference)
             except BaseException:
                 call.abandon()
                 raise
@@ -74,14 +79,16 @@ class CompiledGraph:
         self._lower(backward, names, is_backward=True, is_inference=False)
         regions = self._regions(names)
         token_at = backward.inputs.index(TOKEN)
+        cut = backward.without_graphs()
+        self.captured = replace(self.captured, backward=cut)
 
         def run(args: list[Any]) -> Any:
             token = args[token_at]  # held to the end: the call goes with it
             call = self._calls[int(token)]
             try:
                 call.names = names
-                self._bind(call, backward, names, args, None)
-                return self._run(call, regions, backward, None, last=True)
+                self._bind(call, cut, names, args, None)
+                return self._run(call, regions, cut, None, last=True)
             except BaseException:
                 call.abandon()
                 raise
@@ -99,6 +106,8 @@ class CompiledGraph:
             handed_out = frozenset(n for n in region.outputs if n in results)
             lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out)
         self.regions.update(reversed(lowered.items()))
+        # Autograd has handed these over already: nothing runs.
+        self.regions.update({title: LoweredRegion(list, (), (), frozenset(), frozenset()) for title in names.given})
 
     def gather_now(self, ranges: Ranges, buffer: Buffer) -> None:
         """Fill `buffer` and wait: what no line of the schedule says, so it is noted."""
@@ -106,7 +115,7 @@ class CompiledGraph:
         self.executor.runtime.lane("nvme_read").submit(ranges.read(buffer.array)).wait()
 
     def _regions(self, names: PhaseNames) -> list[Region]:
-        own = set(names.regions)
+        own = {*names.regions, *names.given}
         return [r for r in self.schedule.regions if r.name in own]
 
     def _bind(
@@ -130,6 +139,7 @@ class CompiledGraph:
         names = call.names
         own = set(cut.inputs)
         through = {n: self._passed_through(call, n, names) for n in cut.results if isinstance(n, str) and n in own}
+        self.between_phases()
         call.executor.run(regions, call)
         results = tuple(
             token if name == TOKEN else through.get(name, call.results.get(name)) if isinstance(name, str) else name
@@ -138,7 +148,7 @@ class CompiledGraph:
         call.end()
         if last:
             call.close()
-        self.end_of_phase()
+        self.between_phases()
         return results
 
     def _passed_through(self, call: GraphCall, name: str, names: PhaseNames) -> Any:

@@ -10,6 +10,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self.nbytes = 0
+        self._freed = 0
         self._held: dict[int, tuple[int, int]] = {}  # address -> how many tensors, bytes
 
     def add(self, thing: object) -> None:
@@ -29,6 +30,12 @@ class Holdings:
             elif count == 1:
                 del self._held[address]
                 self.nbytes -= size
+                self._freed += size
+
+    def freed(self) -> int:
+        """Bytes dropped since the last time this was asked."""
+        freed, self._freed = self._freed, 0
+        return freed
 
     def clear(self) -> None:
         self._held.clear()

@@ -17,28 +17,30 @@ from zcompiler.schedule.words import phase_of
 
 @dataclass(frozen=True)
 class KeepLastUnit(Pass):
-    """A parameter gathered in the last forward region and again in the first backward region is not released in
-    between and not gathered again, if the compute tier has room for it at every op in between; else left alone."""
+    """A parameter that the last forward region to gather any gathers, and the first backward region to gather any
+    again, is not released in between and not gathered again, if the compute tier has room for it at every op in
+    between; else left alone."""
 
     name: ClassVar[str] = "keep-last-unit"
     after: ClassVar[tuple[str, ...]] = ("gather-params", "release-params")
     leaves_open: ClassVar[frozenset[str]] = frozenset({"budget"})
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
-        forward = [r for r in header(graph).regions if phase_of(r) == "fwd"]
-        backward = [r for r in header(graph).regions if phase_of(r) == "bwd"]
+        gathering = [(r, list(_gathered(graph, nodes))) for r, nodes in region_nodes(graph)]
+        forward = [(r, copies) for r, copies in gathering if phase_of(r) == "fwd" and copies]
+        backward = [(r, copies) for r, copies in gathering if phase_of(r) == "bwd" and copies]
         if not forward or not backward:
             return
-        regions = dict(region_nodes(graph))
-        again = {value_of(copy): copy for copy in _gathered(graph, regions[backward[0]])}
-        for kept in _gathered(graph, regions[forward[-1]]):
+        (last, before), (first, after) = forward[-1], backward[0]
+        again = {value_of(copy): copy for copy in after}
+        for kept in before:
             copy = again.get(value_of(kept))
             if copy is None:
                 continue
             released = releases_of(kept)
             chain = _chain(copy)
             dropped = [*released, *(r for n in chain if n is not copy for r in releases_of(n)), *chain]
-            if _has_room(graph, facts, dropped, forward[-1], backward[0]):
+            if _has_room(graph, facts, dropped, last, first):
                 copy.replace_all_uses_with(kept)
                 for node in dropped:
                     graph.erase_node(node)

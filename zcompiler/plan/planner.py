@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from zcompiler.errors import DoesNotFit
 from zcompiler.options import Options
 from zcompiler.plan.plan import Homes, Plan
+from zcompiler.plan.update import OPTIMIZER_WORK, least_bytes
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 
@@ -45,7 +46,12 @@ def candidates(options: Options, compute: str, store: str) -> list[Homes]:
 
 
 def make_plan(
-    bare: Callable[[Homes], Schedule], options: Options, store: str, evaluate: Evaluate, fixed: Homes | None = None
+    bare: Callable[[Homes], Schedule],
+    options: Options,
+    compute: str,
+    store: str,
+    evaluate: Evaluate,
+    fixed: Homes | None = None,
 ) -> Plan:
     """The first placement whose peak stays inside the limit.
 
@@ -54,10 +60,11 @@ def make_plan(
     """
     reasons: list[str] = []
     tried: list[tuple[int, str, Homes]] = []
-    compute = bare(_ANY).compute_tier.name
     for homes in [fixed] if fixed is not None else candidates(options, compute, store):
         schedule = bare(homes)
         most, where = evaluate(schedule, pipeline_of(homes, 0, ahead=False))[compute]
+        if (update := _update_needs(schedule, homes)) > most:
+            most, where = update, "the optimizer step"
         if most > options.memory:
             over = format_bytes(most - options.memory)
             reasons.append(f"not {homes}: {format_bytes(most)} at {where}, {over} over the limit")
@@ -72,23 +79,32 @@ def make_plan(
     raise _refusal(tried, options, store)
 
 
-_ANY = Homes("", "", "")
-
-
 def _tier(home: str, compute: str, store: str) -> str:
     return {"host": compute, "nvme": store}[home]
 
 
+def _update_needs(schedule: Schedule, homes: Homes) -> int:
+    """The least memory a streamed update takes: what rests in the compute tier, and the smallest buffers."""
+    compute = schedule.compute_tier.name
+    total = {kind: sum(v.nbytes for v in schedule.values if v.kind == kind) for kind in ("param", "grad", "state")}
+    places = {"param": homes.params, "grad": homes.grads, "state": homes.optimizer}
+    if not total["grad"] or homes.params == homes.optimizer == compute:
+        return 0
+    held = sum(total[kind] for kind, home in places.items() if home == compute)
+    moved = sum(total[kind] for kind, home in places.items() if home != compute) / total["param"]
+    return least_bytes(held, moved, OPTIMIZER_WORK)
+
+
 def _prefetch(options: Options, schedule: Schedule, left: int) -> int:
-    """Twice the largest bucket hides a read behind the unit before it; never more than the limit leaves."""
+    """The largest bucket can be read behind the units before it; never more than the limit leaves."""
     if options.prefetch != "auto":
         return int(options.prefetch)
     largest = max((v.nbytes for v in schedule.values if v.kind == "param"), default=0)
-    return min(2 * largest, left)
+    return min(largest, left)
 
 
 def _why(options: Options) -> str:
-    return "as asked" if options.prefetch != "auto" else "twice the largest unit, as far as the limit allows"
+    return "as asked" if options.prefetch != "auto" else "the largest unit, as far as the limit allows"
 
 
 def _refusal(tried: Sequence[tuple[int, str, Homes]], options: Options, store: str) -> DoesNotFit:

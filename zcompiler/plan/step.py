@@ -18,13 +18,15 @@ class PhaseNames:
     """How the names in one phase's graph map to values of the schedule.
 
     `values` leaves parameters out: a region's parameter is one slot of a bucket's value, `slots[name]`.
-    `grads` says which slot of which gradient value a result of backward is.
+    `grads` says which slot of which gradient value a result of backward is. `regions` are the titles of the cut's
+    regions; `given` that of the region which stands for autograd handing over the incoming gradients, if any.
     """
 
     values: dict[str, str] = field(default_factory=dict)
     slots: dict[str, tuple[str, int]] = field(default_factory=dict)
     grads: dict[str, tuple[str, int]] = field(default_factory=dict)
     regions: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,17 @@ class _Builder:
         for bucket in self.buckets:
             self._add(Value(bucket.name, "param", bucket.dtype, bucket.nbytes, home=self.compute))
         forward = PhaseNames()
-        saved = self._saved()
         self._inputs(captured.forward, forward)
         forward_outputs = {n for n in captured.forward.results[: captured.user_outputs] if isinstance(n, str)}
-        forward = self._phase("fwd", captured.forward, forward, outputs=forward_outputs, keep=saved)
+        forward = self._phase("fwd", captured.forward, forward, outputs=forward_outputs)
         backward = None
         if captured.backward is not None:
             backward = PhaseNames()
             self._inputs(captured.backward, backward, known=forward.values)
+            given = self._tangents(captured.backward, backward)
             self._gradients(captured.backward, backward)
             outputs = {n for n in captured.backward.results if isinstance(n, str) and n not in backward.grads}
-            backward = self._phase("bwd", captured.backward, backward, outputs=outputs, keep=set())
+            backward = replace(self._phase("bwd", captured.backward, backward, outputs=outputs), given=given)
             for bucket in self.buckets:
                 if self.states.get(bucket.name):
                     size = self.states[bucket.name]
@@ -92,10 +94,6 @@ class _Builder:
             name = f"{value.name}:{count}"
         self.values[name] = replace(value, name=name)
         return name
-
-    def _saved(self) -> set[str]:
-        backward = self.captured.backward
-        return set(backward.inputs) if backward is not None else set()
 
     def _inputs(self, cut: Cut, names: PhaseNames, known: dict[str, str] | None = None) -> None:
         for local in cut.inputs:
@@ -112,7 +110,21 @@ class _Builder:
                 position = self.captured.positions.get(local)
                 name = self.captured.inputs[position].name if position is not None else local
                 fake = cut.fakes[local]
-                names.values[local] = self._add(Value(name, "input", dtype_name(fake), nbytes(fake), shape_of(fake)))
+                kind = "act" if local in self._incoming(cut) else "input"
+                names.values[local] = self._add(Value(name, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
+
+    def _incoming(self, cut: Cut) -> set[str]:
+        """Backward's inputs that are neither forward's inputs nor saved by it: the incoming gradients."""
+        saved = {*self.captured.forward.inputs, *(r for r in self.captured.forward.results if isinstance(r, str))}
+        return set(cut.inputs) - saved if cut is self.captured.backward else set()
+
+    def _tangents(self, backward: Cut, names: PhaseNames) -> tuple[str, ...]:
+        """Autograd makes an incoming gradient for every output, zeros for those the loss does not use: they weigh."""
+        made = tuple(names.values[n] for n in backward.inputs if n in self._incoming(backward))
+        if not made:
+            return ()
+        self.regions.append(Region("bwd/tangents", (Op("compute", "run", "bwd/tangents", writes=made),)))
+        return ("bwd/tangents",)
 
     def _gradients(self, backward: Cut, names: PhaseNames) -> None:
         """Gradients as buckets, one for each bucket of parameters and region that makes some of them."""
@@ -136,7 +148,7 @@ class _Builder:
             for local, slot in members:
                 names.grads[local] = (value, slot)
 
-    def _phase(self, phase: str, cut: Cut, names: PhaseNames, outputs: set[str], keep: set[str]) -> PhaseNames:
+    def _phase(self, phase: str, cut: Cut, names: PhaseNames, outputs: set[str]) -> PhaseNames:
         region_names: list[str] = []
         for region in cut.regions:
             reads: dict[str, None] = {}

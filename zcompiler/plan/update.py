@@ -15,6 +15,8 @@ from zcompiler.schedule.waits import canonical_waits
 # until three of them (one read, one updated, one written) no longer fit.
 LARGEST_SUBGROUP = 16 << 20
 SMALLEST_SUBGROUP = 64 << 10
+# Temporaries of an optimizer that is not fused, in bytes for each byte of parameters.
+OPTIMIZER_WORK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,12 @@ class SubGroup:
     grad: int
     state: int
 
+    @property
+    def nbytes(self) -> int:
+        return self.param + self.grad + self.state
 
-def subgroup_bytes(
-    memory: int, held: int, homes: Homes, compute: str, bytes_per_param_byte: float, tail: int = 0
-) -> int:
+
+def subgroup_bytes(memory: int, held: int, homes: Homes, bytes_per_param_byte: float, tail: int = 0) -> int:
     """How many bytes of parameters a sub-group may have, so that three of them fit beside what is held.
 
     `held` is what rests in the compute tier during an update; `bytes_per_param_byte` how much moves for each byte of
@@ -39,13 +43,18 @@ def subgroup_bytes(
     each = (memory - held) / (3 * bytes_per_param_byte + tail)
     size = min(LARGEST_SUBGROUP, int(each) // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
     if size < SMALLEST_SUBGROUP:
-        need = held + int(SMALLEST_SUBGROUP * (3 * bytes_per_param_byte + tail))
+        need = least_bytes(held, bytes_per_param_byte, tail)
         raise DoesNotFit(
             f"memory={format_bytes(memory)} is too small for an optimizer step: {format_bytes(held)} rest in memory "
             f"({homes}) and the smallest sub-group needs {format_bytes(need - held)} of buffers. "
             f"Set memory to at least {-(-need // (1 << 20))}MiB"
         )
     return size
+
+
+def least_bytes(held: int, bytes_per_param_byte: float, tail: int) -> int:
+    """The least memory an update can do with: what is held and three of the smallest sub-groups."""
+    return held + int(SMALLEST_SUBGROUP * (3 * bytes_per_param_byte + tail))
 
 
 def update_schedule(

@@ -14,7 +14,7 @@ from zcompiler.layout import layout
 from zcompiler.lower.call import GradientHome
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.plan.plan import Homes
-from zcompiler.training.registry import record_of
+from zcompiler.training.registry import forget, record_of
 from zcompiler.training.resting import Record, bring_home, take_over
 from zcompiler.training.session import Session
 from zcompiler.training.tensors import over
@@ -81,6 +81,9 @@ class LiveResidence:
 
     def _record(self, bucket: Bucket, parameters: Sequence[torch.Tensor], p: torch.Tensor) -> Record:
         record = record_of(p)
+        if record is not None and not record.fits(p):
+            forget(p)  # of another shape or dtype now: its old slot is no home for it
+            record = None
         if record is None or (record.unit.parameters is None and self.homes.params == self.session.store_tier):
             # Those of the bucket that nobody knows yet become a unit together.
             new = [q for q in parameters if (r := record_of(q)) is None or r.unit.parameters is None]

@@ -44,7 +44,13 @@ class Record:
 
     unit: Unit
     slot: int
+    dtype: torch.dtype
     address: int = 0
+
+    def fits(self, p: torch.Tensor) -> bool:
+        """Whether the parameter still has the size and the kind of elements that the slot was made for."""
+        size, itemsize = self.unit.sizes[self.slot], self.unit.itemsizes[self.slot]
+        return p.element_size() == itemsize and p.numel() * itemsize == size and p.dtype == self.dtype
 
     def at_home(self, p: torch.Tensor) -> bool:
         return self.unit.parameters is None or p.data_ptr() == self.address
@@ -61,7 +67,7 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
         unit.parameters = segment = session.create_segment(unit.name, "param", sizes)
         session.write_now(segment, [raw(p) for p in parameters])
     for slot, p in enumerate(parameters):
-        record = Record(unit, slot)
+        record = Record(unit, slot, p.dtype)
         remember(p, record)
         if unit.parameters is not None:
             _map(p, record)

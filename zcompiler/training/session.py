@@ -31,6 +31,12 @@ from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
 log = logging.getLogger("zinf")
 
 
+# What an arena keeps of its free pages between phases: giving all back would fault it all in again.
+_KEPT = 32 << 20
+# How much may be freed inside a phase before the system gets it back. A trim takes some ten milliseconds.
+_TRIM_AFTER = 128 << 20
+
+
 class Session:
     """What models compiled with the same options share. Lives as long as a graph or a parameter needs it."""
 
@@ -54,6 +60,7 @@ class Session:
         self.graphs = 0
         self.steps = 0
         self.peak = 0
+        self._freed = 0
         self.ledger = Ledger()
         self._baseline = Baseline()
         weakref.finalize(self, self.runtime.close)
@@ -112,12 +119,23 @@ class Session:
             self.fallbacks.append(fallback)
             warnings.warn(fallback, RuntimeWarning, stacklevel=3)
 
-    def measured(self, nbytes: int) -> None:
-        self.peak = max(self.peak, nbytes)
+    def measured(self, held: int, freed: int) -> None:
+        """Told after each region: bytes its call holds, and bytes of tensors dropped since the region before.
 
-    def end_of_phase(self) -> None:
-        """glibc keeps freed blocks, which would count against the limit until the end of the process."""
+        Freed activations leave holes below new gradients, and glibc gives holes back only when asked: without this
+        the end of a backward held both.
+        """
+        self.peak = max(self.peak, held)
+        self._freed += freed
+        if self._freed > _TRIM_AFTER:
+            self._freed = 0
+            trim_memory()
+
+    def between_phases(self) -> None:
+        """Give back what is free: glibc keeps freed blocks (activations, gradients that the user let go), and the arena
+        its pages; both would count against the limit until the end of the process."""
         self.executor.reap()
+        self.runtime.arena(self.compute_tier).trim(_KEPT)
         trim_memory()
 
     def stats(self) -> Stats:

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from runtime_ext.call import Call
-from runtime_ext.executor import Executor
 from runtime_ext.interface import Segment
 from zcompiler.layout import ALIGNMENT
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
-from zcompiler.plan.update import SubGroup, subgroup_bytes, update_schedule
+from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
 from zcompiler.schedule.model import Op, Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.training.registry import record_of
@@ -26,8 +25,6 @@ from zcompiler.training.tensors import flat, flat_over, is_dense
 # Slices that start at multiples of this many elements give bit for bit what the whole tensor gives: vector code
 # treats a tail differently, and this is a multiple of every vector length times every unrolling.
 SLICE = 16384
-# Temporaries of an optimizer that is not fused, in bytes for each byte of parameters.
-WORK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +84,19 @@ class Update:
                 parts[unit.name if len(pieces) == 1 else f"{unit.name}[{i}]"] = piece
         groups = [self._subgroup(name, piece) for name, piece in parts.items()]
         schedule = self.session.update_schedule((tuple(groups), homes), lambda: self._schedule(groups, units, size))
-        call = UpdateCall(self, parts, self.session.executor, schedule)
+        call = UpdateCall(self, parts, schedule, max(g.nbytes for g in groups))
         try:
             call.executor.run(schedule.regions, call)
         finally:
             call.close()
-        self.session.end_of_phase()
+        self.session.between_phases()
         return [m.p for m in self.members]
 
     def _member(self, group: dict[str, Any], p: torch.Tensor) -> Member | None:
         """None for what the optimizer's own step handles: nothing in the store, or a gradient of another form."""
         record, grad = record_of(p), p.grad
         store = self.session.store_tier
-        if record is None or grad is None or not record.at_home(p):
+        if record is None or grad is None or not record.fits(p) or not record.at_home(p):
             return None
         homes = record.unit.homes
         if store not in (homes.params, homes.optimizer) or grad.layout is not torch.strided:
@@ -129,7 +126,7 @@ class Update:
                     + states * (unit.homes.optimizer == store),
                 )
         homes = next(iter(units)).homes
-        return subgroup_bytes(self.session.options.memory, held, homes, self.session.compute_tier, moved, WORK)
+        return subgroup_bytes(self.session.options.memory, held, homes, moved, OPTIMIZER_WORK)
 
     def _subgroup(self, name: str, piece: list[Part]) -> SubGroup:
         param = sum(part.padded(part.member.p.element_size()) for part in piece)
@@ -139,16 +136,17 @@ class Update:
 
     def _schedule(self, groups: Sequence[SubGroup], units: dict[Unit, list[Member]], size: int) -> Schedule:
         homes = next(iter(units)).homes
-        bare = update_schedule(groups, homes, self.session.tiers, WORK)
-        ahead = max(g.param + g.grad + g.state for g in groups)
+        bare = update_schedule(groups, homes, self.session.tiers, OPTIMIZER_WORK)
+        ahead = max(g.nbytes for g in groups)
         return run_pipeline(bare, parse_pipeline(f"prefetch-reads{{bytes={format_bytes(ahead)}}}"))
 
 
 class UpdateCall(Call):
     """Brings slices to the optimizer's own step."""
 
-    def __init__(self, update: Update, parts: dict[str, list[Part]], executor: Executor, schedule: Schedule) -> None:
-        super().__init__(executor, schedule)
+    def __init__(self, update: Update, parts: dict[str, list[Part]], schedule: Schedule, largest: int) -> None:
+        # While one sub-group is updated and the next is read, the one before may still be on its way to the store.
+        super().__init__(update.session.executor, schedule, lag=largest)
         self.update, self.parts = update, parts
         self.ranges = {name: ranges for n, piece in parts.items() for name, ranges in _ranges(n, piece)}
 
