@@ -17,7 +17,7 @@ from zcompiler.plan.planner import make_plan
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
-from zcompiler.torch_compat import compile_through_aot, joint_passes
+from zcompiler.torch_compat import compile_through_aot, give_no_buffers_away, joint_passes
 from zcompiler.training.dump import Dump
 from zcompiler.training.optimizers import states_per_parameter_byte, watch_optimizers
 from zcompiler.training.residence import LiveResidence, homes_of
@@ -69,6 +69,7 @@ class _Building:
 
     def forward(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
         assert self.graph is not None
+        give_no_buffers_away()
         return self.graph.lower_forward()
 
     def backward(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:

@@ -125,6 +125,27 @@ def compile_through_aot(
         return backend(graph_module, inputs)
 
 
+def give_no_buffers_away() -> None:
+    """Say that backward may run again over what it was given; called while the forward graph is compiled.
+
+    AOTAutograd leaves this open where donated buffers are switched off at compile time only, and then refuses a
+    second backward.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
+def run_last(optimizer: torch.optim.Optimizer, handle: Any) -> None:
+    """Move a pre-step hook of an optimizer behind those that others registered since."""
+    optimizer._optimizer_step_pre_hooks.move_to_end(handle.id)  # type: ignore[attr-defined]
+
+
+def run_first(optimizer: torch.optim.Optimizer, handle: Any) -> None:
+    """Move a post-step hook of an optimizer before all others."""
+    optimizer._optimizer_step_post_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+
+
 def partition_joint(
     joint: torch.fx.GraphModule, inputs: Any, *, inductor: bool, **kwargs: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:

@@ -12,7 +12,7 @@ from runtime_ext.call import Call
 from runtime_ext.executor import Executor
 from runtime_ext.interface import Buffer, Segment
 from zcompiler.analyse.buckets import Bucket
-from zcompiler.lower.holdings import Holdings
+from zcompiler.lower.holdings import Holdings, address
 from zcompiler.lower.ranges import Ranges
 from zcompiler.lower.regions import Boxed
 from zcompiler.plan.step import PhaseNames
@@ -83,6 +83,12 @@ class GraphCall(Call):
         self.results = {}
         self.gradients = {}
 
+    def close(self) -> None:
+        """As for any call; but what is done stays known, for a retained graph may run its backward again."""
+        done = dict(self.events)
+        super().close()
+        self.events.update(done)
+
     def put(self, value: str, thing: object) -> None:
         self.env[value] = thing
         self.holdings.add(thing)
@@ -137,7 +143,7 @@ class GraphCall(Call):
     def _own(self, result: Any) -> Any:
         """A result that looks into a gathered buffer, which is about to be released, as a copy of its own."""
         arena = self.executor.runtime.arena(self.compute_tier)
-        if isinstance(result, torch.Tensor) and result.numel() and arena.owns(result.data_ptr()):
+        if (place := address(result)) is not None and arena.owns(place):
             self.graph.note("a region's output that was a view of a gathered parameter was copied")
             return result.clone()
         return result

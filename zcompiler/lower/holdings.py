@@ -5,6 +5,13 @@ from __future__ import annotations
 import torch
 
 
+def address(thing: object) -> int | None:
+    """Where a tensor's elements lie; None for what has no elements or no one place (sparse tensors, numbers)."""
+    if isinstance(thing, torch.Tensor) and thing.layout is torch.strided and thing.numel():
+        return thing.data_ptr()
+    return None
+
+
 class Holdings:
     """Counts storages by address, so that a view and its base are one."""
 
@@ -14,7 +21,7 @@ class Holdings:
         self._held: dict[int, tuple[int, int]] = {}  # address -> how many tensors, bytes
 
     def add(self, thing: object) -> None:
-        if isinstance(thing, torch.Tensor):
+        if isinstance(thing, torch.Tensor) and thing.layout is torch.strided:
             storage = thing.untyped_storage()
             count, size = self._held.get(storage.data_ptr(), (0, storage.nbytes()))
             if count == 0:
@@ -22,13 +29,13 @@ class Holdings:
             self._held[storage.data_ptr()] = (count + 1, size)
 
     def drop(self, thing: object) -> None:
-        if isinstance(thing, torch.Tensor):
-            address = thing.untyped_storage().data_ptr()
-            count, size = self._held.get(address, (0, 0))
+        if isinstance(thing, torch.Tensor) and thing.layout is torch.strided:
+            place = thing.untyped_storage().data_ptr()
+            count, size = self._held.get(place, (0, 0))
             if count > 1:
-                self._held[address] = (count - 1, size)
+                self._held[place] = (count - 1, size)
             elif count == 1:
-                del self._held[address]
+                del self._held[place]
                 self.nbytes -= size
                 self._freed += size
 

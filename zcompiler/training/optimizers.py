@@ -11,6 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zcompiler.options import OPTIMIZER_STATES
+from zcompiler.torch_compat import run_first, run_last
 from zcompiler.training.registry import record_of
 from zcompiler.training.session import Session
 from zcompiler.training.update import Update
@@ -30,39 +31,41 @@ def watch_optimizers() -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if optimizer in _STREAMERS:
-        return
-    records = [r for group in optimizer.param_groups for p in group["params"] if (r := record_of(p)) is not None]
-    if records:
-        _STREAMERS[optimizer] = streamer = Streamer()
-        # Hooks of the optimizer itself run after the global ones, and ours is the last of them: what users hung on
-        # the optimizer before its first step (clipping, say) has happened by then.
-        optimizer.register_step_pre_hook(streamer.before)
-        optimizer.register_step_post_hook(streamer.after)
+    streamer = _STREAMERS.get(optimizer)
+    if streamer is None:
+        if all(record_of(p) is None for group in optimizer.param_groups for p in group["params"]):
+            return
+        streamer = _STREAMERS[optimizer] = Streamer(optimizer)
+    streamer.take_place(optimizer)
 
 
 class Streamer:
-    """Runs one optimizer's update of managed parameters, then hides their gradients from the optimizer's own step."""
+    """Runs one optimizer's update of managed parameters, then hides their gradients from the optimizer's own step.
 
-    def __init__(self) -> None:
+    Users hang hooks on optimizers too: clipping before a step, an average of the weights after it. Those before must
+    find their gradients and those after the new weights and the gradients, so ours is next to the step itself.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._set_aside: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._before = optimizer.register_step_pre_hook(self.before)
+        self._after = optimizer.register_step_post_hook(self.after)
+
+    def take_place(self, optimizer: torch.optim.Optimizer) -> None:
+        run_last(optimizer, self._before)
+        run_first(optimizer, self._after)
 
     def before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         self._restore()  # a step that raised never came to `after`
-        changed = _evaluate_closure(args, kwargs)
-        sessions: dict[Session, list[tuple[dict[str, Any], torch.Tensor]]] = {}
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if (record := record_of(p)) is not None:
-                    members = sessions.setdefault(record.unit.session, [])
-                    if p.grad is not None:
-                        members.append((group, p))
-        for session, members in sessions.items():
+        why_not = _why_not_streamed(optimizer)
+        # Only now: an optimizer that runs as it is may call its closure as often as it likes.
+        changed = _evaluate_closure(args, kwargs) if why_not is None else None
+        for session, members in _members(optimizer).items():
             session.steps += 1
-            if (why := _why_not_streamed(optimizer)) is not None:
-                session.note(f"{type(optimizer).__name__}.step() runs as it is, over mapped memory and slowly: {why}")
+            if why_not is not None:
+                session.note(f"{type(optimizer).__name__}.step() runs as it is, over mapped memory, slowly: {why_not}")
                 continue
             done = Update(session, optimizer, members).run()
             self._set_aside += [(p, p.grad) for p in done]
@@ -77,6 +80,18 @@ class Streamer:
         for p, grad in self._set_aside:
             p.grad = grad
         self._set_aside = []
+
+
+def _members(optimizer: torch.optim.Optimizer) -> dict[Session, list[tuple[dict[str, Any], torch.Tensor]]]:
+    """The optimizer's managed parameters that have a gradient, with their group, by session."""
+    sessions: dict[Session, list[tuple[dict[str, Any], torch.Tensor]]] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if (record := record_of(p)) is not None:
+                members = sessions.setdefault(record.unit.session, [])
+                if p.grad is not None:
+                    members.append((group, p))
+    return sessions
 
 
 def _why_not_streamed(optimizer: torch.optim.Optimizer) -> str | None:

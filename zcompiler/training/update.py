@@ -89,6 +89,9 @@ class Update:
             call.executor.run(schedule.regions, call)
         finally:
             call.close()
+        # Autograd must refuse a backward whose forward saw the old values, as it would in memory.
+        for m in self.members:
+            torch.autograd.graph.increment_version(m.p)
         self.session.between_phases()
         return [m.p for m in self.members]
 
