@@ -76,15 +76,16 @@ def _has_room(graph: torch.fx.Graph, facts: Facts, dropped: list[torch.fx.Node],
     gone = {i for i, node in enumerate(op_nodes(graph)) if node in set(dropped)}
     schedule = to_schedule(graph)
     regions = []
-    at = start = end = 0
+    at = count = start = end = 0
     for region in schedule.regions:
         ops = tuple(op for i, op in enumerate(region.ops, at) if i not in gone)
         at += len(region.ops)
         if region.name == first:
-            start = end
-        end += len(ops)
-        regions.append(replace(region, ops=ops))
+            start = count
+        count += len(ops)
         if region.name == last:
-            break
+            end = count
+        regions.append(replace(region, ops=ops))
+    # All regions, though only some are looked at: what a later one makes must not count as there from the start.
     during = memory(replace(schedule, regions=tuple(regions))).during[facts.compute]
     return bool((during[start:end] <= budget).all())

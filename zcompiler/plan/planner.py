@@ -70,7 +70,7 @@ def make_plan(
             reasons.append(f"not {homes}: {format_bytes(most)} at {where}, {over} over the limit")
             tried.append((most, where, homes))
             continue
-        prefetch = _prefetch(options, schedule, options.memory - most)
+        prefetch = _prefetch(options, schedule)
         pipeline = pipeline_of(homes, prefetch)
         peak = {tier: size for tier, (size, _) in evaluate(schedule, pipeline).items()}
         reasons.append(f"{homes}: {format_bytes(most)} at {where} of {format_bytes(options.memory)}")
@@ -95,16 +95,15 @@ def _update_needs(schedule: Schedule, homes: Homes) -> int:
     return least_bytes(held, moved, OPTIMIZER_WORK)
 
 
-def _prefetch(options: Options, schedule: Schedule, left: int) -> int:
-    """The largest bucket can be read behind the units before it; never more than the limit leaves."""
+def _prefetch(options: Options, schedule: Schedule) -> int:
+    """Enough to read the largest bucket behind the units before it. The pass itself stays inside the limit."""
     if options.prefetch != "auto":
         return int(options.prefetch)
-    largest = max((v.nbytes for v in schedule.values if v.kind == "param"), default=0)
-    return min(largest, left)
+    return max((v.nbytes for v in schedule.values if v.kind == "param"), default=0)
 
 
 def _why(options: Options) -> str:
-    return "as asked" if options.prefetch != "auto" else "the largest unit, as far as the limit allows"
+    return "as asked" if options.prefetch != "auto" else "the largest unit, where the limit leaves room"
 
 
 def _refusal(tried: Sequence[tuple[int, str, Homes]], options: Options, store: str) -> DoesNotFit:
