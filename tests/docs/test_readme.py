@@ -1,0 +1,26 @@
+"""The README's own example is run, and what it prints is what the README shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_schedule_in_the_readme_is_the_one_its_example_prints(disk: Path) -> None:
+    text = README.read_text()
+    section = text[text.index("## Reading a schedule") :]
+    code, shown = re.findall(r"```(?:python)?\n(.*?)```", section, re.DOTALL)[:2]
+    run = subprocess.run([sys.executable, "-c", code], cwd=disk, capture_output=True, text=True, check=True)
+    assert shown in run.stdout
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("page", ["docs/options.md", "docs/schedule.md", "docs/store.md", "docs/architecture.md"])
+def test_pages_that_the_readme_and_the_docs_name_exist(page: str) -> None:
+    assert (README.parent / page).is_file()
