@@ -1,6 +1,6 @@
 """Store bandwidth through a lane, against plain threads that do nothing but direct I/O on the same disk.
 
-    python bench/store.py /path/on/a/disk [--mib 256] [--rounds 7] [--threads 2]
+    python -m bench.store /path/on/a/disk [--mib 256] [--rounds 7] [--threads 2]
 
 The two take turns within each round, because a disk's speed drifts; the ratio is the median of the rounds' ratios.
 The last line is JSON.
@@ -142,11 +142,11 @@ def main() -> None:
 
     result: dict[str, object] = {"mib": options.mib, "rounds": options.rounds, "threads": options.threads}
     print(f"{'':8}{'plain GB/s':>12}{'store GB/s':>12}{'ratio':>8}{'':4}plain, lowest to highest")
-    for name, (plain, ours) in rates.items():
-        slow, fast = statistics.median(plain), statistics.median(ours)
-        ratio = statistics.median(b / a for a, b in zip(plain, ours, strict=True))
+    for name, (direct, through) in rates.items():
+        slow, fast = statistics.median(direct), statistics.median(through)
+        ratio = statistics.median(b / a for a, b in zip(direct, through, strict=True))
         result[name] = {"plain": round(slow / 1e9, 3), "store": round(fast / 1e9, 3), "ratio": round(ratio, 3)}
-        spread = f"{min(plain) / 1e9:.2f} to {max(plain) / 1e9:.2f}"
+        spread = f"{min(direct) / 1e9:.2f} to {max(direct) / 1e9:.2f}"
         print(f"{name:8}{slow / 1e9:12.2f}{fast / 1e9:12.2f}{ratio:8.2f}{'':4}{spread}")
     print(json.dumps(result))
 

@@ -1,0 +1,126 @@
+"""One way to train, in a process of its own, one command at a time: "load", then "step" or "passes" as often as wanted.
+
+    python -m bench.trainer '{"side": "zinf", "model": "smollm2", "tokens": 512, "options": {"memory": "1.25GiB"}}'
+
+`side` is plain, inductor or zinf (with its `options`); `model` smollm2 (what the demo trains, in the same way) or mlp
+(`depth` equal layers of `width`, `tokens` rows).
+A step is forward, backward and optimizer; "passes" leaves the optimizer out. Both answer with the loss and with each
+phase apart: seconds, and for zinf, from the second on, bytes on nvme by kind and hidden and exposed seconds by lane.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from bench.serve import serve
+from zcompiler.cli.demo_child import RATE, model_file, token_batches
+
+Counters = dict[str, dict[str, float]]
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+Kind = tuple[Callable[[], torch.nn.Module], Iterator[torch.Tensor], Loss]
+
+
+class Trainer:
+    """Keeps the model between commands. Everything but the model itself is there when it is constructed."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        if settings.get("threads"):
+            torch.set_num_threads(settings["threads"])
+        kind = {"smollm2": _smollm2, "mlp": _mlp}[settings["model"]]
+        self._build, self._batches, self._loss = kind(settings)
+        self._ran = False
+
+    def load(self) -> dict[str, Any]:
+        module = self._build()
+        module.train()
+        side = self.settings["side"]
+        self.model: Any = module
+        if side == "inductor":
+            self.model = torch.compile(module)
+        elif side == "zinf":
+            self.model = torch.compile(module, backend="zinf", options=self.settings["options"])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+        return {"parameters": sum(p.numel() for p in module.parameters())}
+
+    def step(self) -> dict[str, Any]:
+        return self._run(update=True)
+
+    def passes(self) -> dict[str, Any]:
+        return self._run(update=False)
+
+    def _run(self, update: bool) -> dict[str, Any]:
+        batch = next(self._batches)
+        losses: list[torch.Tensor] = []
+        phases = {"forward": self._phase(lambda: losses.append(self._loss(self.model, batch)))}
+        phases["backward"] = self._phase(losses[0].backward)
+        if update:
+            phases["optimizer"] = self._phase(self.optimizer.step)
+        self.optimizer.zero_grad()
+        self._ran = True
+        return {"loss": losses[0].item(), "phases": phases}
+
+    def _phase(self, work: Callable[[], Any]) -> dict[str, Any]:
+        before = self._counters()
+        start = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - start
+        if not before:
+            return {"seconds": seconds}
+        after = self._counters()
+        changes = {name: {k: n - before[name].get(k, 0) for k, n in kinds.items()} for name, kinds in after.items()}
+        return {"seconds": seconds, **changes}
+
+    def _counters(self) -> Counters:
+        if self.settings["side"] != "zinf" or not self._ran:
+            return {}
+        import zcompiler
+
+        stats = zcompiler.stats(self.model)
+        return {
+            "read": dict(stats.read.get("nvme", {})),
+            "written": dict(stats.written.get("nvme", {})),
+            "hidden": dict(stats.hidden),
+            "exposed": dict(stats.exposed),
+        }
+
+
+def _smollm2(settings: Mapping[str, Any]) -> Kind:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    file = model_file()
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+
+    def build() -> torch.nn.Module:
+        return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+
+    return build, token_batches(tokenizer, settings["tokens"]), lambda model, ids: model(input_ids=ids, labels=ids).loss
+
+
+def _mlp(settings: Mapping[str, Any]) -> Kind:
+    rows, width, depth = (settings[key] for key in ("tokens", "width", "depth"))
+
+    def build() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = [m for _ in range(depth) for m in (torch.nn.Linear(width, width), torch.nn.Tanh())]
+        return torch.nn.Sequential(*layers)
+
+    def batches() -> Iterator[torch.Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        while True:
+            yield torch.randn(rows, width, generator=generator)
+
+    return build, batches(), lambda model, x: model(x).square().mean()
+
+
+def _prepare(settings: dict[str, Any]) -> dict[str, Callable[[], dict[str, Any]]]:
+    trainer = Trainer(settings)
+    return {"load": trainer.load, "step": trainer.step, "passes": trainer.passes}
+
+
+if __name__ == "__main__":
+    serve(_prepare)
