@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from runtime_ext.nvme.checks import MEMORY_FILE_SYSTEMS, file_system
+
 # Small tensors: more threads only wait for one another, and several tests may run at once. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -24,3 +26,14 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.delenv("ZINF_NVME", raising=False)
     return cache
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """An empty directory on a disk."""
+    kind = file_system(tmp_path.stat().st_dev)
+    if kind in MEMORY_FILE_SYSTEMS:
+        pytest.skip(f"{tmp_path} is on {kind}, which is memory: give pytest a --basetemp on a disk")
+    path = tmp_path / "nvme"
+    path.mkdir()
+    return path

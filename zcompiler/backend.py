@@ -11,28 +11,36 @@ import torch.fx
 from zcompiler.analyse.buckets import Bucket, buckets_of
 from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
 from zcompiler.lower.graph import CompiledGraph
+from zcompiler.options import OptionError
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.plan import Homes
 from zcompiler.plan.planner import make_plan
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.memory import peak
-from zcompiler.schedule.model import Schedule
+from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import compile_through_aot, give_no_buffers_away, joint_passes
 from zcompiler.training.dump import Dump
-from zcompiler.training.optimizers import states_per_parameter_byte, watch_optimizers
+from zcompiler.training.optimizers import watch_optimizers
+from zcompiler.training.registry import record_of
 from zcompiler.training.residence import LiveResidence, homes_of
-from zcompiler.training.session import Session, session_for
-from zcompiler.training.tensors import shared_storage, why_not_managed
+from zcompiler.training.session import Session, session_for, states_per_parameter_byte
+from zcompiler.training.tensors import why_not_managed
 
 
 def zinf(
-    graph_module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, object] | None = None
+    graph_module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, object] | None = None,
+    **others: object,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph for states that rest where the plan says.
 
     Called by `torch.compile(model, backend="zinf", options=...)`; docs/options.md has the options. Raises OptionError,
     StoreError or DoesNotFit before anything is changed.
     """
+    if others:
+        raise OptionError(f"zinf takes options={{...}} and nothing else; leave out {', '.join(others)}")
     session = session_for(options)
     watch_optimizers()
     building = _Building(session, graph_module, inputs)
@@ -87,8 +95,9 @@ class _Building:
         session = self.session
         buckets = buckets_of(captured, self.inputs)
         name = f"graph{session.graphs}"
-        bare = _Bare(name, captured, buckets, session)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
+        taken = session.resting_in_memory(parameters)
+        bare = _Bare(name, captured, buckets, session, session.tiers_without(taken))
         plan = make_plan(
             bare.schedule,
             session.options,
@@ -96,6 +105,7 @@ class _Building:
             session.store_tier,
             _evaluate,
             homes_of(parameters),
+            taken,
         )
         if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
             session.store()
@@ -122,31 +132,35 @@ class _Building:
 
     def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
         """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
-        shared = shared_storage([self.inputs[i.position] for i in named if i.unit is not None])
+        left: dict[str, list[str]] = {}
         kept = []
         for i in named:
             why = None
-            if i.unit is not None:
-                p = self.inputs[i.position]
-                why = "it shares its storage with another parameter" if id(p) in shared else why_not_managed(p)
+            if i.unit is not None and record_of(self.inputs[i.position]) is None:
+                why = why_not_managed(self.inputs[i.position])
             kept.append(Input(i.position, i.name) if why else i)
-            if why and why != "it is empty":
-                self.session.note(f"parameter {i.name} stays in ordinary memory: {why}")
+            if why and self.inputs[i.position].numel():
+                left.setdefault(why, []).append(i.name)
+        for why, names in left.items():
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            self.session.note(f"parameter {names[0]}{others} cannot be moved and stays in ordinary memory: {why}")
         return tuple(kept)
 
 
 class _Bare:
     """The schedule before any pass, for each placement that the planner tries."""
 
-    def __init__(self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session) -> None:
-        self._name, self._captured, self._buckets, self._session = name, captured, buckets, session
+    def __init__(
+        self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session, tiers: tuple[Tier, ...]
+    ) -> None:
+        self._name, self._captured, self._buckets, self._tiers = name, captured, buckets, tiers
         factor = states_per_parameter_byte(session.options.optimizer)
         self._states = {b.name: int(b.nbytes * factor) for b in buckets} if captured.backward is not None else {}
         self._step: Step | None = None
 
     def step(self, homes: Homes) -> Step:
         if self._step is None:
-            self._step = bare_step(self._name, self._captured, self._buckets, self._session.tiers, self._states)
+            self._step = bare_step(self._name, self._captured, self._buckets, self._tiers, self._states)
         return self._step.placed(homes)
 
     def schedule(self, homes: Homes) -> Schedule:

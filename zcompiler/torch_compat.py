@@ -216,6 +216,18 @@ def missing_cxx_compiler() -> str | None:
     return None
 
 
+def storage_is_shared(t: torch.Tensor) -> bool:
+    """Whether another tensor looks into this one's storage: an alias would see nothing of what happens to its copy."""
+    alone = torch.empty(1)
+    users = torch._C._storage_Use_Count
+    return users(t.untyped_storage()._cdata) > users(alone.untyped_storage()._cdata)
+
+
+def untraced(function: Callback) -> Callback:
+    """The function as one that Dynamo never looks into, in a compiled optimizer step for example."""
+    return torch.compiler.disable(function)
+
+
 def trim_memory() -> None:
     """Give freed heap memory back to the system, where the C library can."""
     if _MALLOC_TRIM is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from runtime_ext.interface import Work
 from runtime_ext.nvme.checks import StoreError
 from runtime_ext.nvme.files import Syscalls
+from runtime_ext.nvme.fork import make_private
 from zcompiler.layout import layout
 
 CHUNK = 4 << 20
@@ -91,6 +92,11 @@ class FileSegment:
             # Only clean pages can be dropped, and what was written through the mapping is dirty.
             os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def after_fork_in_child(self) -> None:
+        """Cut the child's looks at the file loose from the parent's."""
+        if self._mapping is not None and not self._closed:
+            make_private(self._mapping, self._descriptor)
 
     def close(self) -> None:
         """Give the file up, once the pieces under way are done. Arrays handed out by `map` stay valid. Idempotent."""

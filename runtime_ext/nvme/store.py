@@ -7,6 +7,7 @@ import mmap
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class NvmeStore:
             check_directory(path)
             reclaim(path)
         self._direct = {path: self._takes_direct_io(path) for path in self.paths}
+        me = weakref.ref(self)  # a hook cannot be taken back, so it must not keep the store alive
+        os.register_at_fork(after_in_child=lambda: _after_fork_in_child(me()))
 
     def create(self, name: str, kind: str, sizes: Sequence[int]) -> FileSegment:
         """A segment with a slot of each of `sizes` bytes, its space taken now, its content zero.
@@ -144,3 +147,8 @@ class NvmeStore:
             self._calls.pwritev(descriptor, [page], 0)
         finally:
             os.close(descriptor)
+
+
+def _after_fork_in_child(store: NvmeStore | None) -> None:
+    for segment in list(store._segments) if store is not None else ():
+        segment.after_fork_in_child()

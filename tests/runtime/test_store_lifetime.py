@@ -97,3 +97,18 @@ def test_a_forked_child_that_ends_leaves_the_store_usable(disk: Path, lane: Host
     lane.submit(segment.read(into), after=[written]).wait()
     assert (into == 3).all()
     assert (segment.map(0) == 3).all()
+
+
+def test_a_forked_child_that_writes_to_a_mapped_slot_changes_only_its_own_copy(disk: Path) -> None:
+    store = NvmeStore([disk])
+    segment = store.create("unit", "param", [4096])
+    look = segment.map(0)
+    look[:] = 7
+    child = os.fork()
+    if child == 0:
+        before = int(look[0])
+        look[:] = 9
+        os._exit(before if int(look[0]) == 9 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert (look == 7).all() and (segment.map(0) == 7).all()
+    store.close()

@@ -185,9 +185,5 @@ def _boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 def _stored_gradients(schedule: Schedule, names: PhaseNames | None) -> tuple[dict[str, str], str]:
     """The gradient values that the schedule writes to a store -> their bucket, and the form it writes."""
     written = {op.value for _, op in schedule.ops() if op.kind == "write"}
-    found = {
-        value: value.rsplit(".grad", 1)[0]
-        for value, _ in (names.grads.values() if names is not None else ())
-        if value in written
-    }
+    found = {value: bucket for value, bucket in names.buckets.items() if value in written} if names is not None else {}
     return found, next((moved_form(schedule, schedule.value(value)) for value in found), "full")

@@ -52,11 +52,13 @@ def make_plan(
     store: str,
     evaluate: Evaluate,
     fixed: Homes | None = None,
+    taken: int = 0,
 ) -> Plan:
     """The first placement whose peak stays inside the limit.
 
     `bare` gives the schedule before any pass for a placement; `fixed` is the placement that an earlier graph of the
-    same parameters already has. Raises DoesNotFit with the smallest limit that would do.
+    same parameters already has; `taken` are the bytes of the limit that other graphs and models hold. Raises DoesNotFit
+    with the smallest limit that would do.
     """
     reasons: list[str] = []
     tried: list[tuple[int, str, Homes]] = []
@@ -65,6 +67,7 @@ def make_plan(
         most, where = evaluate(schedule, pipeline_of(homes, 0, ahead=False))[compute]
         if (update := _update_needs(schedule, homes)) > most:
             most, where = update, "the optimizer step"
+        most += taken
         if most > options.memory:
             over = format_bytes(most - options.memory)
             reasons.append(f"not {homes}: {format_bytes(most)} at {where}, {over} over the limit")
@@ -76,7 +79,7 @@ def make_plan(
         reasons.append(f"{homes}: {format_bytes(most)} at {where} of {format_bytes(options.memory)}")
         reasons.append(f"prefetch {format_bytes(prefetch)}: {_why(options)}")
         return Plan(homes, prefetch, pipeline, peak, tuple(reasons))
-    raise _refusal(tried, options, store)
+    raise _refusal(tried, options, store, taken)
 
 
 def _tier(home: str, compute: str, store: str) -> str:
@@ -106,12 +109,17 @@ def _why(options: Options) -> str:
     return "as asked" if options.prefetch != "auto" else "the largest unit, where the limit leaves room"
 
 
-def _refusal(tried: Sequence[tuple[int, str, Homes]], options: Options, store: str) -> DoesNotFit:
+def _refusal(tried: Sequence[tuple[int, str, Homes]], options: Options, store: str, taken: int) -> DoesNotFit:
     most, where, homes = min(tried, key=lambda t: t[0])
     enough = -(-most // MIB)
     forced = [k for k in ("params", "grads", "optimizer") if getattr(options.place, k) == "host"]
-    other = f", or let {' and '.join(forced)} rest on {store} (option place)" if forced else ""
+    remedy = f"Set memory to at least {enough}MiB, use a smaller batch or a shorter sequence"
+    if forced:
+        remedy += f", or let {' and '.join(forced)} rest on {store} (option place)"
+    elif taken:
+        remedy += f", or let what comes first rest on {store}, too (option place)"
+    others = f", {format_bytes(taken)} of it for what other graphs and models hold" if taken else ""
     return DoesNotFit(
-        f"memory={format_bytes(options.memory)} is too small: the least any placement needs is {format_bytes(most)}, "
-        f"at {where} ({homes}). Set memory to at least {enough}MiB, use a smaller batch or a shorter sequence{other}"
+        f"memory={format_bytes(options.memory)} is too small: the least any placement needs is {format_bytes(most)}"
+        f"{others}, at {where} ({homes}). {remedy}"
     )

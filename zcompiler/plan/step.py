@@ -18,13 +18,15 @@ class PhaseNames:
     """How the names in one phase's graph map to values of the schedule.
 
     `values` leaves parameters out: a region's parameter is one slot of a bucket's value, `slots[name]`.
-    `grads` says which slot of which gradient value a result of backward is. `regions` are the titles of the cut's
-    regions; `given` that of the region which stands for autograd handing over the incoming gradients, if any.
+    `grads` says which slot of which gradient value a result of backward is, `buckets` whose gradient a value is.
+    `regions` are the titles of the cut's regions; `given` that of the region which stands for autograd handing over
+    the incoming gradients, if any.
     """
 
     values: dict[str, str] = field(default_factory=dict)
     slots: dict[str, tuple[str, int]] = field(default_factory=dict)
     grads: dict[str, tuple[str, int]] = field(default_factory=dict)
+    buckets: dict[str, str] = field(default_factory=dict)
     regions: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
 
@@ -83,7 +85,7 @@ class _Builder:
             for bucket in self.buckets:
                 if self.states.get(bucket.name):
                     size = self.states[bucket.name]
-                    self._add(Value(f"{bucket.name}.state", "state", bucket.dtype, size, home=self.compute))
+                    self._add(Value(f"{bucket.name}:state", "state", bucket.dtype, size, home=self.compute))
         schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
         return Step(_with_releases(schedule), forward, backward)
 
@@ -144,7 +146,8 @@ class _Builder:
                 if len(members) == len(bucket.positions)
                 else sum(nbytes(backward.fakes[local]) for local, _ in members)
             )
-            value = self._add(Value(f"{name}.grad", "grad", bucket.dtype, whole, home=self.compute))
+            value = self._add(Value(f"{name}:grad", "grad", bucket.dtype, whole, home=self.compute))
+            names.buckets[value] = name
             for local, slot in members:
                 names.grads[local] = (value, slot)
 
@@ -167,14 +170,14 @@ class _Builder:
                 value = self._add(Value(local, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
                 names.values[local] = value
                 writes[value] = None
-            title = _unique(f"{phase}/{region.unit}", region_names)
+            title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
             run = Op(
                 "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
                 work=working_memory(region.module),
             )  # fmt: skip
             self.regions.append(Region(title, (run,)))
-        return PhaseNames(names.values, names.slots, names.grads, tuple(region_names))
+        return replace(names, regions=tuple(region_names))
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:

@@ -21,9 +21,13 @@ OPTIMIZER_WORK = 3
 
 @dataclass(frozen=True, slots=True)
 class SubGroup:
-    """A part of a unit that is updated at once; bytes of its parameters, gradients and states."""
+    """A part of a unit that is updated at once; where its kinds rest, and bytes of each.
+
+    The values are called NAME, NAME:grad and NAME:state: no module name has a colon.
+    """
 
     name: str
+    homes: Homes
     param: int
     grad: int
     state: int
@@ -31,6 +35,14 @@ class SubGroup:
     @property
     def nbytes(self) -> int:
         return self.param + self.grad + self.state
+
+    def values(self) -> list[Value]:
+        kinds = (
+            ("param", self.name, self.param, self.homes.params),
+            ("grad", f"{self.name}:grad", self.grad, self.homes.grads),
+            ("state", f"{self.name}:state", self.state, self.homes.optimizer),
+        )
+        return [Value(name, kind, "bytes", size, home=home) for kind, name, size, home in kinds if size]
 
 
 def subgroup_bytes(memory: int, held: int, homes: Homes, bytes_per_param_byte: float, tail: int = 0) -> int:
@@ -57,20 +69,13 @@ def least_bytes(held: int, bytes_per_param_byte: float, tail: int) -> int:
     return held + int(SMALLEST_SUBGROUP * (3 * bytes_per_param_byte + tail))
 
 
-def update_schedule(
-    groups: Sequence[SubGroup], homes: Homes, tiers: tuple[Tier, ...], work_per_param_byte: int = 0
-) -> Schedule:
+def update_schedule(groups: Sequence[SubGroup], tiers: tuple[Tier, ...], work_per_param_byte: int = 0) -> Schedule:
     """The update before any pass. What rests in the compute tier is updated in place and does not move."""
     compute = next(t.name for t in tiers if t.compute)
     values: list[Value] = []
     regions: list[Region] = []
     for group in groups:
-        kinds = (
-            ("param", group.name, group.param, homes.params),
-            ("grad", f"{group.name}.grad", group.grad, homes.grads),
-            ("state", f"{group.name}.state", group.state, homes.optimizer),
-        )
-        own = [Value(name, kind, "bytes", size, home=home) for kind, name, size, home in kinds if size]
+        own = group.values()
         values += own
         moved = [v for v in own if v.home != compute]
         written = [v for v in own if v.kind != "grad"]

@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zcompiler.options import OPTIMIZER_STATES
-from zcompiler.torch_compat import run_first, run_last
+from zcompiler.torch_compat import run_first, run_last, untraced
 from zcompiler.training.registry import record_of
 from zcompiler.training.session import Session
 from zcompiler.training.update import Update
@@ -19,15 +19,10 @@ from zcompiler.training.update import Update
 _STREAMERS: weakref.WeakKeyDictionary[torch.optim.Optimizer, Streamer] = weakref.WeakKeyDictionary()
 
 
-def states_per_parameter_byte(name: str) -> int:
-    """Bytes of state that an optimizer class keeps for each byte of parameters, with its default settings."""
-    return len(OPTIMIZER_STATES[name])
-
-
 @cache
 def watch_optimizers() -> None:
     """Look at each optimizer step of the process from now on; those without our parameters are left as they are."""
-    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_pre_hook(untraced(_before_step))
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -48,8 +43,8 @@ class Streamer:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._set_aside: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        self._before = optimizer.register_step_pre_hook(self.before)
-        self._after = optimizer.register_step_post_hook(self.after)
+        self._before = optimizer.register_step_pre_hook(untraced(self.before))
+        self._after = optimizer.register_step_post_hook(untraced(self.after))
 
     def take_place(self, optimizer: torch.optim.Optimizer) -> None:
         run_last(optimizer, self._before)

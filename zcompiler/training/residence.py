@@ -48,29 +48,28 @@ class LiveResidence:
 
     def __init__(self, session: Session, homes: Homes) -> None:
         self.session, self.homes = session, homes
-        self._known: dict[str, tuple[tuple[int, ...], Ranges | None]] = {}
+        self._known: dict[str, tuple[list[Record], Ranges | None]] = {}
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
         records = [self._record(bucket, parameters, p) for p in parameters]
         for p, record in zip(parameters, records, strict=True):
             if not record.at_home(p):
                 bring_home(p, record)
-        key = tuple(map(id, records))
         known = self._known.get(bucket.name)
-        if known is None or known[0] != key:
+        if known is None or known[0] != records:
             ranges = None
             if any(r.unit.parameters is not None for r in records):
                 ranges = Ranges(bucket.name, [slot_range(r, self._stored(r)) for r in records])
-            known = self._known[bucket.name] = (key, ranges)
+            known = self._known[bucket.name] = (records, ranges)
         return known[1]
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
         first = record_of(next(iter(parameters.values())))
         assert first is not None
         pool = first.unit.gradients.setdefault(value, [])
-        region = next((r for r in pool if r.free()), None)
-        sizes = [p.numel() * p.element_size() for p in parameters.values()]
-        if region is None or region.segment.sizes != tuple(sizes):
+        sizes = tuple(p.numel() * p.element_size() for p in parameters.values())
+        region = next((r for r in pool if r.segment.sizes == sizes and r.free()), None)
+        if region is None:
             region = GradientRegion(self.session.create_segment(value, "grad", sizes), [])
             pool.append(region)
         arrays = [region.segment.map(i) for i in range(len(sizes))]

@@ -37,6 +37,11 @@ class Unit:
     states: dict[str, Segment] = field(default_factory=dict)
     gradients: dict[str, list[GradientRegion]] = field(default_factory=dict)
 
+    def resting_in(self, tier: str, states: int) -> int:
+        """Bytes that the unit holds in a tier between steps, with `states` bytes of state for each of parameters."""
+        homes = self.homes
+        return sum(self.sizes) * ((homes.params == tier) + (homes.grads == tier) + states * (homes.optimizer == tier))
+
 
 @dataclass(eq=False, slots=True)
 class Record:
@@ -45,12 +50,13 @@ class Record:
     unit: Unit
     slot: int
     dtype: torch.dtype
+    shape: torch.Size
+    strides: tuple[int, ...]
     address: int = 0
 
     def fits(self, p: torch.Tensor) -> bool:
-        """Whether the parameter still has the size and the kind of elements that the slot was made for."""
-        size, itemsize = self.unit.sizes[self.slot], self.unit.itemsizes[self.slot]
-        return p.element_size() == itemsize and p.numel() * itemsize == size and p.dtype == self.dtype
+        """Whether the parameter still has the elements, and their order, that the slot was made for."""
+        return (p.dtype, p.shape, p.stride()) == (self.dtype, self.shape, self.strides)
 
     def at_home(self, p: torch.Tensor) -> bool:
         return self.unit.parameters is None or p.data_ptr() == self.address
@@ -67,10 +73,11 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
         unit.parameters = segment = session.create_segment(unit.name, "param", sizes)
         session.write_now(segment, [raw(p) for p in parameters])
     for slot, p in enumerate(parameters):
-        record = Record(unit, slot, p.dtype)
+        record = Record(unit, slot, p.dtype, p.shape, p.stride())
         remember(p, record)
         if unit.parameters is not None:
             _map(p, record)
+    session.units.add(unit)
     # A unit dies with the last of its parameters; its files go then, not when the process ends.
     weakref.finalize(unit, _close_all, session.ledger, unit.parameters, unit.states, unit.gradients)
     return unit

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,15 +21,17 @@ from runtime_ext.runtime import Runtime
 from zcompiler.errors import ZinfError
 from zcompiler.lower.regions import RegionCompiler, usable_compute
 from zcompiler.machine.machine import cpu_only
-from zcompiler.options import Options, parse_options
+from zcompiler.options import OPTIMIZER_STATES, Options, parse_options
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import trim_memory
 from zcompiler.training.dump import Dump
+from zcompiler.training.registry import record_of
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
 
-log = logging.getLogger("zinf")
+if TYPE_CHECKING:
+    from zcompiler.training.resting import Unit
 
 
 # What an arena keeps of its free pages between phases: giving all back would fault it all in again.
@@ -49,13 +52,16 @@ class Session:
         self._stores: dict[str, Store] = {}
         self.machine = cpu_only(options.memory)
         self.compute_tier, self.store_tier = self.machine.compute, self.machine.store
-        arenas: dict[str, Arena] = {self.compute_tier: HostArena(self.compute_tier, options.memory)}
+        # More than there is cannot even be reserved; the limit itself stays what the user said.
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        arenas: dict[str, Arena] = {self.compute_tier: HostArena(self.compute_tier, min(options.memory, there))}
         self.runtime = Runtime(self._lanes, arenas, self._stores, Alone())
         self.executor = Executor(self.runtime)
         self.tiers = tuple(Tier(t.name, t.capacity, t.name == self.compute_tier) for t in self.machine.tiers)
         self.schedules: dict[str, Schedule] = {}
         self.plans: dict[str, Plan] = {}
         self._unit_names: Counter[str] = Counter()
+        self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._update_key: Hashable = None
         self.graphs = 0
         self.steps = 0
@@ -75,6 +81,17 @@ class Session:
             for name, threads in self.machine.threads.items():
                 self._lanes[name] = HostLane(name, threads)
         return self._stores[self.store_tier]
+
+    def resting_in_memory(self, without: Sequence[torch.Tensor]) -> int:
+        """Bytes of the limit that parameters other than these hold at rest, their gradients and states included."""
+        own = {record.unit for p in without if (record := record_of(p)) is not None}
+        states = states_per_parameter_byte(self.options.optimizer)
+        return sum(unit.resting_in(self.compute_tier, states) for unit in self.units if unit not in own)
+
+    def tiers_without(self, taken: int) -> tuple[Tier, ...]:
+        """The tiers, with `taken` bytes less in the compute tier."""
+        left = max(0, self.options.memory - taken)
+        return tuple(replace(t, budget=left) if t.compute else t for t in self.tiers)
 
     def unit_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: two models may have a layer of the same name."""
@@ -173,20 +190,31 @@ class Session:
         return peaks
 
 
-_SESSIONS: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+def states_per_parameter_byte(name: str) -> int:
+    """Bytes of state that an optimizer class keeps for each byte of parameters, with its default settings."""
+    return len(OPTIMIZER_STATES[name])
+
+
+_SESSIONS: weakref.WeakValueDictionary[Options, Session] = weakref.WeakValueDictionary()
 
 
 def session_for(raw: Mapping[str, object] | None) -> Session:
-    """The session of these options: one for all graphs and models that say the same, so that they share one limit."""
-    key = repr(sorted((raw or {}).items())) + os.environ.get("ZINF_NVME", "")
+    """The session of these options: one for all graphs and models that say the same, so that they share one limit.
+
+    OptionError for options that zinf cannot take.
+    """
+    options = parse_options(raw, environ=os.environ)
+    # What is free changes from call to call; whoever did not name a limit means one and the same.
+    key = options if raw and "memory" in raw else replace(options, memory=0)
     session = _SESSIONS.get(key)
     if session is None:
-        session = _SESSIONS[key] = Session(parse_options(raw, environ=os.environ))
+        session = _SESSIONS[key] = Session(options)
     return session
 
 
 def not_compiled(model: object) -> ZinfError:
     return ZinfError(
-        f"zinf has not compiled {type(model).__name__} yet: "
-        'compile it with torch.compile(model, backend="zinf") and run it once'
+        f"zinf holds no parameter of {type(model).__name__}: compile it with "
+        'torch.compile(model, backend="zinf") and run it once. If that was done, torch has run it without a backend '
+        "(graph breaks, see TORCH_LOGS=graph_breaks) or none of its parameters can be moved (see the warnings)"
     )

@@ -49,21 +49,28 @@ def state_layout(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype:
 def adopt_states(
     session: Session, unit: Unit, p: torch.Tensor, slot: int, layout: StateLayout, state: dict[str, Any]
 ) -> None:
-    """Give every elementwise state of a parameter its home in the store.
+    """Give every elementwise state of a parameter its home, with its elements in the parameter's order.
 
-    `state` holds tensors mapped from the store afterwards; what is elsewhere (made in the constructor, loaded from a
-    checkpoint) is taken over. Where there was none, the mapped tensor only says where the first step's result goes.
+    With its home in the store, `state` holds tensors mapped from there afterwards; what is elsewhere (made in the
+    constructor, loaded from a checkpoint) is taken over. Where there was none, the mapped tensor only says where the
+    first step's result goes.
     """
     for key, dtype in layout.items():
+        if unit.homes.optimizer != session.store_tier:
+            value = state.get(key)
+            if isinstance(value, torch.Tensor) and value.stride() != p.stride():
+                state[key] = torch.empty_strided(p.shape, p.stride(), dtype=value.dtype).copy_(value)
+            continue
         segment = unit.states.get(key)
         if segment is None:
             sizes = [size // unit.itemsizes[i] * dtype.itemsize for i, size in enumerate(unit.sizes)]
             segment = unit.states[key] = session.create_segment(f"{unit.name}.{key}", "state", sizes)
         home, value = segment.map(slot), state.get(key)
-        if isinstance(value, torch.Tensor) and value.data_ptr() == home.ctypes.data:
-            continue
         mapped = flat_over(home, dtype).as_strided(p.shape, p.stride())
         if isinstance(value, torch.Tensor):
-            mapped.copy_(value)
+            at_home = value.data_ptr() == home.ctypes.data
+            if at_home and value.stride() == p.stride():
+                continue
+            mapped.copy_(value.clone() if at_home else value)
             segment.drop_pages()
         state[key] = mapped

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
+
+from zcompiler.torch_compat import storage_is_shared
 
 
 def why_not_managed(p: torch.Tensor) -> str | None:
@@ -22,16 +22,9 @@ def why_not_managed(p: torch.Tensor) -> str | None:
         return f"its strides {p.stride()} leave gaps or overlap"
     if p.untyped_storage().nbytes() != p.numel() * p.element_size():
         return "it is a part of a larger storage"
+    if storage_is_shared(p):
+        return "another tensor shares its storage"
     return None
-
-
-def shared_storage(parameters: Sequence[torch.Tensor]) -> set[int]:
-    """The ids of those parameters whose storage another one looks into, too: apart they would drift apart."""
-    by_address: dict[int, list[int]] = {}
-    for p in parameters:
-        if p.layout is torch.strided and p.untyped_storage().nbytes():
-            by_address.setdefault(p.untyped_storage().data_ptr(), []).append(id(p))
-    return {one for several in by_address.values() if len(set(several)) > 1 for one in several}
 
 
 def is_dense(t: torch.Tensor) -> bool:

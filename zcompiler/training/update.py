@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,11 +71,9 @@ class Update:
         units: dict[Unit, list[Member]] = {}
         for member in self.members:
             units.setdefault(member.record.unit, []).append(member)
-        homes = next(iter(units)).homes
-        for unit, members in units.items():
-            if unit.homes.optimizer == self.session.store_tier:
-                for m in members:
-                    adopt_states(self.session, unit, m.p, m.record.slot, m.layout, self.optimizer.state[m.p])
+        for m in self.members:
+            if m.layout:
+                adopt_states(self.session, m.record.unit, m.p, m.record.slot, m.layout, self.optimizer.state[m.p])
         size = self._subgroup_bytes(units)
         parts: dict[str, list[Part]] = {}
         for unit, members in units.items():
@@ -83,7 +81,7 @@ class Update:
             for i, piece in enumerate(pieces):
                 parts[unit.name if len(pieces) == 1 else f"{unit.name}[{i}]"] = piece
         groups = [self._subgroup(name, piece) for name, piece in parts.items()]
-        schedule = self.session.update_schedule((tuple(groups), homes), lambda: self._schedule(groups, units, size))
+        schedule = self.session.update_schedule(tuple(groups), lambda: self._schedule(groups))
         call = UpdateCall(self, parts, schedule, max(g.nbytes for g in groups))
         try:
             call.executor.run(schedule.regions, call)
@@ -111,7 +109,7 @@ class Update:
             self._layouts[key] = state_layout(self.optimizer, group, p.dtype)
         layout, state = self._layouts[key], self.optimizer.state.get(p, {})
         scalars = {k: v for k, v in state.items() if k not in layout}
-        return Member(p, group, record, layout, _stored(record.unit, grad), not state, scalars)
+        return Member(p, group, record, layout, _stored(record.unit, p, grad), not state, scalars)
 
     def _subgroup_bytes(self, units: dict[Unit, list[Member]]) -> int:
         store, held, moved = self.session.store_tier, 0, 0.0
@@ -132,14 +130,20 @@ class Update:
         return subgroup_bytes(self.session.options.memory, held, homes, moved, OPTIMIZER_WORK)
 
     def _subgroup(self, name: str, piece: list[Part]) -> SubGroup:
+        store, compute = self.session.store_tier, self.session.compute_tier
+        stored = any(part.member.stored_grad is not None for part in piece)
+        homes = replace(piece[0].member.record.unit.homes, grads=store if stored else compute)
         param = sum(part.padded(part.member.p.element_size()) for part in piece)
-        grad = sum(p.padded(p.member.p.element_size()) for p in piece if p.member.stored_grad is not None)
+        grad = sum(
+            part.padded(part.member.p.element_size())
+            for part in piece
+            if not stored or part.member.stored_grad is not None
+        )
         state = sum(part.padded(d.itemsize) for part in piece for d in part.member.layout.values())
-        return SubGroup(name, param, grad, state)
+        return SubGroup(name, homes, param, grad, state)
 
-    def _schedule(self, groups: Sequence[SubGroup], units: dict[Unit, list[Member]], size: int) -> Schedule:
-        homes = next(iter(units)).homes
-        bare = update_schedule(groups, homes, self.session.tiers, OPTIMIZER_WORK)
+    def _schedule(self, groups: Sequence[SubGroup]) -> Schedule:
+        bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
         ahead = max(g.nbytes for g in groups)
         return run_pipeline(bare, parse_pipeline(f"prefetch-reads{{bytes={format_bytes(ahead)}}}"))
 
@@ -160,9 +164,8 @@ class UpdateCall(Call):
         name = region.removeprefix("update/")
         optimizer = self.update.optimizer
         slices = [_Slice(optimizer, part) for part in self.parts[name]]
-        self._place(name, slices)
-        self._place(f"{name}.grad", slices)
-        self._place(f"{name}.state", slices)
+        for value in op.reads:
+            self._place(value, slices)
         small = bare_copy(optimizer)
         by_group: dict[int, list[_Slice]] = {}
         for s in slices:
@@ -173,14 +176,14 @@ class UpdateCall(Call):
             small.state.update({s.q: s.state() for s in members if not s.part.member.fresh})
         step_without_hooks(small)
         for s in slices:
-            s.keep(small.state[s.q])
+            s.keep(small.state.get(s.q, {}))
 
     def _place(self, value: str, slices: list[_Slice]) -> None:
         """Cut the buffer of a value into the slices' tensors, in the order in which `_ranges` laid them out."""
         buffer = self.env.get(value)
         if buffer is None:
             return
-        array, at = buffer.array, 0  # type: ignore[attr-defined]
+        kind, array, at = self.schedule.value(value).kind, buffer.array, 0  # type: ignore[attr-defined]
 
         def cut(part: Part, dtype: torch.dtype) -> torch.Tensor:
             nonlocal at
@@ -191,10 +194,10 @@ class UpdateCall(Call):
 
         for s in slices:
             dtype = s.part.member.p.dtype
-            if value.endswith(".state"):
+            if kind == "state":
                 for key, state_dtype in s.part.member.layout.items():
                     s.states[key] = cut(s.part, state_dtype)
-            elif value.endswith(".grad"):
+            elif kind == "grad":
                 if s.part.member.stored_grad is not None:
                     s.grad = cut(s.part, dtype)
             else:
@@ -236,6 +239,8 @@ class _Slice:
     def keep(self, state: dict[str, Any]) -> None:
         """Put what the step made where it belongs."""
         member = self.part.member
+        if not state:
+            return  # a look at `optimizer.state` would leave an empty entry there
         whole = self.optimizer.state[member.p]
         for key, value in state.items():
             if key not in member.layout:
@@ -260,7 +265,10 @@ def _like_parameter(member: Member) -> torch.Tensor:
     return torch.empty_like(member.p, memory_format=torch.preserve_format).copy_(grad)
 
 
-def _stored(unit: Unit, grad: torch.Tensor) -> tuple[Segment, int] | None:
+def _stored(unit: Unit, p: torch.Tensor, grad: torch.Tensor) -> tuple[Segment, int] | None:
+    """Where the store has a gradient, if it still is the tensor that backward made there and not a view of it."""
+    if grad.shape != p.shape or grad.stride() != p.stride():
+        return None
     address = grad.data_ptr()
     for pool in unit.gradients.values():
         for region in pool:
@@ -301,5 +309,5 @@ def _ranges(name: str, piece: Sequence[Part]) -> list[tuple[str, Ranges]]:
         for key, dtype in m.layout.items():
             if key in unit.states:
                 states.append(part.range(unit.states[key], slot, dtype.itemsize))
-    found = [(name, params), (f"{name}.grad", grads), (f"{name}.state", states)]
+    found = [(name, params), (f"{name}:grad", grads), (f"{name}:state", states)]
     return [(value, Ranges(value, ranges)) for value, ranges in found if ranges]
