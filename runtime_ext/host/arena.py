@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import mmap
 import threading
 
@@ -152,4 +153,7 @@ class HostArena:
 def _reserve(size: int) -> mmap.mmap:
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapping.madvise(mmap.MADV_DONTFORK)
+    # What was trimmed is faulted in again: by 2 MiB at a time where the kernel can, and it need not be able to.
+    with contextlib.suppress(OSError):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
     return mapping

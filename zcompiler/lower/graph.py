@@ -139,7 +139,6 @@ class CompiledGraph:
         names = call.names
         own = set(cut.inputs)
         through = {n: self._passed_through(call, n, names) for n in cut.results if isinstance(n, str) and n in own}
-        self.between_phases()
         call.executor.run(regions, call)
         results = tuple(
             token if name == TOKEN else through.get(name, call.results.get(name)) if isinstance(name, str) else name

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # What an arena keeps of its free pages between phases: giving all back would fault it all in again.
 _KEPT = 32 << 20
 # How much may be freed inside a phase before the system gets it back. A trim takes some ten milliseconds.
-_TRIM_AFTER = 128 << 20
+_TRIM_AFTER = 192 << 20
 
 
 class Session:
@@ -149,8 +149,12 @@ class Session:
             trim_memory()
 
     def between_phases(self) -> None:
-        """Give back what is free: glibc keeps freed blocks (activations, gradients that the user let go), and the arena
-        its pages; both would count against the limit until the end of the process."""
+        """Give back what is free after a phase: glibc keeps freed blocks, and the arena its pages; both would count
+        against the limit until the end of the process.
+
+        Not before a phase: the activations of a forward go where the gradients of the step before have been, and
+        faulting pages in again takes longer than the rest of the housekeeping.
+        """
         self.executor.reap()
         self.runtime.arena(self.compute_tier).trim(_KEPT)
         trim_memory()
