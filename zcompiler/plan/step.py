@@ -40,10 +40,14 @@ class Step:
     backward: PhaseNames | None
 
     def placed(self, homes: Homes) -> Step:
-        """The same with the optimizer's states at their home: no pass moves them, the update does."""
+        """The same for a placement: states at their home (no pass moves them, the update does), and room for gradients
+        that go to the store."""
         tier = homes.optimizer or self.schedule.compute_tier.name
         values = tuple(replace(v, home=tier) if v.kind == "state" else v for v in self.schedule.values)
-        return replace(self, schedule=replace(self.schedule, values=values))
+        schedule = replace(self.schedule, values=values)
+        if homes.grads != self.schedule.compute_tier.name:
+            schedule = _with_room_for_stored_gradients(schedule)
+        return replace(self, schedule=schedule)
 
 
 def bare_step(
@@ -178,6 +182,21 @@ class _Builder:
             )  # fmt: skip
             self.regions.append(Region(title, (run,)))
         return replace(names, regions=tuple(region_names))
+
+
+def _with_room_for_stored_gradients(schedule: Schedule) -> Schedule:
+    """A region's gradients are copied to the buffers they are written from, while those before may still be on their
+    way: that much more is held while it runs."""
+    size = {v.name: v.nbytes for v in schedule.values if v.kind == "grad"}
+    largest = max(size.values(), default=0)
+    regions = []
+    for region in schedule.regions:
+        ops = []
+        for op in region.ops:
+            made = sum(size.get(name, 0) for name in op.writes)
+            ops.append(replace(op, work=op.work + made + largest) if made else op)
+        regions.append(replace(region, ops=tuple(ops)))
+    return replace(schedule, regions=tuple(regions))
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:

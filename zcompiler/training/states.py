@@ -63,9 +63,11 @@ def adopt_states(
             continue
         segment = unit.states.get(key)
         if segment is None:
-            sizes = [size // unit.itemsizes[i] * dtype.itemsize for i, size in enumerate(unit.sizes)]
+            # Bytes of state for each of parameter; the unit's other parameters may have another dtype, and this factor.
+            factor = -(-dtype.itemsize // p.element_size())
+            sizes = [size * factor for size in unit.sizes]
             segment = unit.states[key] = session.create_segment(f"{unit.name}.{key}", "state", sizes)
-        home, value = segment.map(slot), state.get(key)
+        home, value = segment.map(slot)[: p.numel() * dtype.itemsize], state.get(key)
         mapped = flat_over(home, dtype).as_strided(p.shape, p.stride())
         if isinstance(value, torch.Tensor):
             at_home = value.data_ptr() == home.ctypes.data
