@@ -48,7 +48,8 @@ class LiveResidence:
 
     def __init__(self, session: Session, homes: Homes) -> None:
         self.session, self.homes = session, homes
-        self._known: dict[str, tuple[list[Record], Ranges | None]] = {}
+        # Weak: a compiled graph outlives the parameters it last ran with, and must not keep their files.
+        self._known: dict[str, tuple[list[weakref.ref[Record]], Ranges | None]] = {}
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
         records = [self._record(bucket, parameters, p) for p in parameters]
@@ -56,11 +57,11 @@ class LiveResidence:
             if not record.at_home(p):
                 bring_home(p, record)
         known = self._known.get(bucket.name)
-        if known is None or known[0] != records:
+        if known is None or [known_record() for known_record in known[0]] != records:
             ranges = None
             if any(r.unit.parameters is not None for r in records):
                 ranges = Ranges(bucket.name, [slot_range(r, self._stored(r)) for r in records])
-            known = self._known[bucket.name] = (records, ranges)
+            known = self._known[bucket.name] = ([weakref.ref(r) for r in records], ranges)
         return known[1]
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:

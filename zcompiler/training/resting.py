@@ -43,7 +43,7 @@ class Unit:
         return sum(self.sizes) * ((homes.params == tier) + (homes.grads == tier) + states * (homes.optimizer == tier))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Record:
     """One parameter: which slot of which unit, and where its mapped storage lies."""
 
