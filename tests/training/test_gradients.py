@@ -10,43 +10,44 @@ from tests.right.twins import ALL_ON_NVME, assert_equal, copied, gradients
 from tests.training.pair import DATA, Pair, Side, pair
 
 
-@pytest.fixture
-def own(disk: Path) -> Pair:
-    """Twins, with the gradients of ours on nvme."""
-    return pair(disk, place=ALL_ON_NVME)
+@pytest.fixture(scope="module")
+def shared(lasting_disk: Path) -> Pair:
+    """Twins, with all states of ours on nvme. Each test leaves them equal and without gradients."""
+    return pair(lasting_disk, place=ALL_ON_NVME)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False], ids=["to None", "to zero"])
-def test_gradients_of_micro_batches_add_up(set_to_none: bool, own: Pair) -> None:
+def test_gradients_of_micro_batches_add_up(set_to_none: bool, shared: Pair) -> None:
     def step(side: Side) -> None:
         for batch in DATA[:3]:
             side.forward(batch).backward()
 
     for _ in range(2):
-        own.each(step)
-        own.assert_equal_gradients()
-        for side in own.sides():
+        shared.each(step)
+        shared.assert_equal_gradients()
+        for side in shared.sides():
             side.optimizer.step()
             side.optimizer.zero_grad(set_to_none=set_to_none)
-        own.assert_equal_weights()
+        shared.assert_equal_weights()
 
 
-def test_a_gradient_that_a_user_keeps_does_not_change_under_him(own: Pair) -> None:
-    for side in own.sides():
+def test_a_gradient_that_a_user_keeps_does_not_change_under_him(shared: Pair) -> None:
+    for side in shared.sides():
         side.forward(DATA[0]).backward()
-    kept = gradients(own.ours.module)
+    kept = gradients(shared.ours.module)
     values = copied(kept)
-    for side in own.sides():
+    for side in shared.sides():
         side.optimizer.step()
         side.optimizer.zero_grad()
-    own.goes_on()
+    shared.goes_on()
     assert_equal(kept, values, "kept gradient of")
-    own.each(lambda side: side.forward(DATA[1]).backward())
-    own.assert_equal_gradients()
+    shared.each(lambda side: side.forward(DATA[1]).backward())
+    shared.assert_equal_gradients()
     assert_equal(kept, values, "kept gradient of")
+    shared.each(lambda side: side.optimizer.zero_grad())
 
 
-def test_what_a_user_does_to_a_gradient_goes_into_the_step(own: Pair) -> None:
+def test_what_a_user_does_to_a_gradient_goes_into_the_step(shared: Pair) -> None:
     def clip(side: Side) -> torch.Tensor:
         return torch.nn.utils.clip_grad_norm_(side.module.parameters(), 0.01)
 
@@ -62,24 +63,29 @@ def test_what_a_user_does_to_a_gradient_goes_into_the_step(own: Pair) -> None:
         return torch.zeros(())
 
     for change in (clip, scale, replace):
-        for side in own.sides():
+        for side in shared.sides():
             side.forward(DATA[1]).backward()
-        own.same(change)
-        for side in own.sides():
+        shared.same(change)
+        for side in shared.sides():
             side.optimizer.step()
-        own.assert_equal_gradients()
-        own.each(lambda side: side.optimizer.zero_grad())
-        own.assert_equal_weights()
+        shared.assert_equal_gradients()
+        shared.each(lambda side: side.optimizer.zero_grad())
+        shared.assert_equal_weights()
 
 
-def test_hooks_on_parameters_run(own: Pair) -> None:
+def test_hooks_on_parameters_run(shared: Pair) -> None:
     seen: list[list[float]] = [[], []]
-    for side, norms in zip(own.sides(), seen, strict=True):
+    hooks = []
+    for side, norms in zip(shared.sides(), seen, strict=True):
         weight = side.module.layers[1].weight
-        weight.register_hook(lambda grad: grad * 0.5)
-        weight.register_post_accumulate_grad_hook(lambda p, norms=norms: norms.append(p.grad.norm().item()))
+        hooks.append(weight.register_hook(lambda grad: grad * 0.5))
+        hooks.append(
+            weight.register_post_accumulate_grad_hook(lambda p, norms=norms: norms.append(p.grad.norm().item()))
+        )
     for batch in DATA[:2]:
-        own.same(partial(Side.step, batch=batch))
-    own.assert_equal_weights()
+        shared.same(partial(Side.step, batch=batch))
+    shared.assert_equal_weights()
     assert seen[0] == seen[1]
     assert len(seen[0]) == 2
+    for hook in hooks:
+        hook.remove()
