@@ -22,11 +22,6 @@ class Machine:
     store: str
     threads: dict[str, int]
 
-    @property
-    def names(self) -> dict[str, str]:
-        """The words users write in the option `place` -> the tiers they mean here."""
-        return {"host": "host", "nvme": self.store}
-
 
 def cpu_only(memory: int) -> Machine:
     """A machine without a device: regions run from host memory, of which a step may take `memory` bytes.
