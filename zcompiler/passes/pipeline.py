@@ -10,6 +10,7 @@ from zcompiler.errors import ZinfError
 from zcompiler.passes.base import Facts, Pass, PassFailure
 from zcompiler.passes.gather_params import GatherParams
 from zcompiler.passes.keep_last_unit import KeepLastUnit
+from zcompiler.passes.keep_reused import KeepReused
 from zcompiler.passes.offload_grads import OffloadGrads
 from zcompiler.passes.partition_params import PartitionParams
 from zcompiler.passes.prefetch_reads import PrefetchReads
@@ -28,6 +29,7 @@ PASSES: tuple[type[Pass], ...] = (
     ReduceGrads,
     OffloadGrads,
     KeepLastUnit,
+    KeepReused,
     PrefetchReads,
 )
 _ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")

@@ -26,7 +26,13 @@ class PrefetchReads(Pass):
     bytes: int
 
     name: ClassVar[str] = "prefetch-reads"
-    after: ClassVar[tuple[str, ...]] = ("release-params", "reduce-grads", "offload-grads", "keep-last-unit")
+    after: ClassVar[tuple[str, ...]] = (
+        "release-params",
+        "reduce-grads",
+        "offload-grads",
+        "keep-last-unit",
+        "keep-reused",
+    )
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         slots, chains = find_chains(graph, facts)

@@ -27,7 +27,7 @@ def pipeline_of(homes: Homes, prefetch: int, ahead: bool = True) -> str:
         f"partition-params{{home={homes.params}}},gather-params,release-params,"
         f"reduce-grads,offload-grads{{home={homes.grads}}}"
     )
-    return f"{spec},keep-last-unit,prefetch-reads{{bytes={format_bytes(prefetch)}}}" if ahead else spec
+    return f"{spec},keep-last-unit,keep-reused,prefetch-reads{{bytes={format_bytes(prefetch)}}}" if ahead else spec
 
 
 def candidates(options: Options, compute: str, store: str) -> list[Homes]:
