@@ -1,16 +1,17 @@
 """How much of a slow disk does reading ahead hide? zinf with prefetch="auto" against prefetch=0.
 
-    python -m bench.prefetch [--pairs 9] [--rate 300] [--model mlp] [--tokens 512] [--nvme /path/on/a/disk]
+    python -m bench.prefetch [--pairs 9] [--rate 300] [--throttle exact] [--model smollm2] [--nvme /path/on/a/disk]
 
 Parameters rest on nvme and are read once for the forward and once for the backward pass; those two passes are timed,
-without an optimizer step. A blkio cgroup lets the processes read at `rate` MB/s only, which makes reading about as long
-as computing on a small machine. The two stay alive and take turns. What must hold of the median over the pairs: reading
-ahead saves at least 15 % of the time.
+without an optimizer step. Reads are held to `rate` MB/s, which makes reading about as long as computing on a small
+machine. The two processes stay alive and take turns. What must hold of the median over the pairs: reading ahead saves
+at least 15 % of the time.
 
-The kernel keeps the rate on average over slices of 0.1 s: after a pause that much goes at the disk's own speed. Reads
-that computing waits for have such pauses before them, so this favours prefetch=0, most with small units. The
-default model therefore has layers of 64 MiB, as large models have (the slice is 29 MiB); with --model smollm2, whose
-layers are 14 MiB, prefetch=0 hardly meets the limit. The column "MB/s" says which rate either side really saw.
+--throttle says how. exact: a request takes as long as on a disk of that rate (bench.slow_disk). cgroup: by the kernel
+(blkio, as root), which keeps the rate on average over slices of 0.1 s: after a pause that much goes at the disk's own
+speed, 30 MB at 300 MB/s. Reads that computing waits for have such pauses before them, so it favours prefetch=0, and
+with layers smaller than a slice, as SmolLM2's of 14 MB, prefetch=0 hardly meets the limit. --model mlp has layers of
+64 MiB, with which either throttle works. The column "MB/s" says which rate either side really saw.
 """
 
 from __future__ import annotations
@@ -47,15 +48,17 @@ def main() -> bool:
     arguments = parser(__doc__)
     arguments.add_argument("--memory", default="1.25GiB", help="zinf's option")
     arguments.add_argument("--pairs", type=int, default=9)
-    arguments.add_argument("--model", choices=("mlp", "smollm2"), default="mlp")
+    arguments.add_argument("--model", choices=("smollm2", "mlp"), default="smollm2")
+    arguments.add_argument("--throttle", choices=("exact", "cgroup"), default="exact")
     arguments.add_argument("--rate", type=float, default=300, help="MB/s that may be read")
     given = arguments.parse_args()
     folder = disk_folder(given.nvme)
     place = {"params": "nvme", "grads": "host", "optimizer": "nvme"}
     sides: dict[str, str | int] = {"auto": "auto", "none": 0}
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
+    exact = given.throttle == "exact"
     with ExitStack() as stack:
-        group = stack.enter_context(disk_group("prefetch"))
+        group = None if exact else stack.enter_context(disk_group("prefetch"))
         children = {}
         for name, prefetch in sides.items():
             settings = {
@@ -64,21 +67,32 @@ def main() -> bool:
                 **LARGE,
                 "tokens": given.tokens,
                 "threads": given.threads,
+                "read_rate": given.rate * 1e6 if exact else None,
                 "options": {"memory": given.memory, "nvme": folder, "place": place, "prefetch": prefetch},
             }
-            child = Child(f"prefetch {name}", "bench.trainer", settings, group=group.path)
+            child = Child(f"prefetch {name}", "bench.trainer", settings, group=group and group.path)
             children[name] = stack.enter_context(child)
             child.ask("load")
             for _ in range(WARM):
                 child.ask("passes")
-        group.throttle_reads(Path(folder), int(given.rate * 1e6))
+        if group is not None:
+            group.throttle_reads(Path(folder), int(given.rate * 1e6))
         for pair in range(given.pairs):
             for name in list(children)[:: 1 if pair % 2 else -1]:
                 answer = children[name].ask("passes")
                 answers[name].append(answer)
-                record("prefetch", model=given.model, side=name, pair=pair, rate=given.rate, **answer)
+                record(
+                    "prefetch",
+                    model=given.model,
+                    side=name,
+                    pair=pair,
+                    rate=given.rate,
+                    throttle=given.throttle,
+                    **answer,
+                )
 
-    table = Table(title=f"{given.model}, {given.tokens} tokens, memory={given.memory}, reads at {given.rate:g} MB/s")
+    what = f"{given.model}, {given.tokens} tokens, memory={given.memory}"
+    table = Table(title=f"{what}, reads at {given.rate:g} MB/s, {given.throttle}")
     for heading in ("prefetch", "forward", "backward", "both", "read", "MB/s", "exposed", "hidden"):
         table.add_column(heading, justify="right")
     for name, done in answers.items():
@@ -96,9 +110,8 @@ def main() -> bool:
     console.print(table)
     verdict = "[green]yes[/green]" if holds else "[red]no [/red]"
     console.print(f"{verdict} reading ahead saves {saving:.1%} (median of {given.pairs} pairs, wanted {LEAST:.0%})")
-    record(
-        "prefetch", summary="saving", model=given.model, rate=given.rate, pairs=given.pairs, saving=saving, holds=holds
-    )
+    said = {"model": given.model, "rate": given.rate, "throttle": given.throttle, "pairs": given.pairs}
+    record("prefetch", summary="saving", **said, saving=saving, holds=holds)
     return holds
 
 
