@@ -1,5 +1,5 @@
-"""A disk that reads no faster than a given rate, however it is asked: one request after another, each as long as its
-bytes take.
+"""A disk that reads, or writes, no faster than a given rate, however it is asked: one request after another, each as
+long as its bytes take.
 
 The kernel's own throttle (bench.cgroup) keeps a rate on average over 0.1 s: who pauses gets a slice's bytes at full
 speed afterwards, 30 MB at 300 MB/s. Requests smaller than that, with pauses between them, hardly meet it. A disk gives
@@ -8,24 +8,23 @@ no such credit.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 
-class SlowReads:
-    """A `preadv` that returns when a disk of `rate` bytes a second, serving one request at a time, would have."""
+class SlowTransfers:
+    """A `preadv` or `pwritev` that returns when a disk of `rate` bytes a second would have, one request at a time."""
 
     def __init__(
         self,
+        transfer: Callable[[int, Any, int], int],
         rate: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        preadv: Callable[[int, Any, int], int] = os.preadv,
     ) -> None:
-        self._rate, self._clock, self._sleep, self._preadv = rate, clock, sleep, preadv
+        self._transfer, self._rate, self._clock, self._sleep = transfer, rate, clock, sleep
         self._lock = threading.Lock()
         self._free = 0.0  # when the disk has done all that it was asked so far
 
@@ -33,6 +32,6 @@ class SlowReads:
         with self._lock:
             wanted = sum(memoryview(b).nbytes for b in buffers)
             self._free = done = max(self._free, self._clock()) + wanted / self._rate
-        count = self._preadv(descriptor, buffers, at)
+        count = self._transfer(descriptor, buffers, at)
         self._sleep(max(0.0, done - self._clock()))
         return count

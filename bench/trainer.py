@@ -3,14 +3,15 @@
     python -m bench.trainer '{"side": "zinf", "model": "smollm2", "tokens": 512, "options": {"memory": "1.25GiB"}}'
 
 `side` is plain, inductor or zinf (with its `options`); `model` smollm2 (what the demo trains, in the same way) or mlp
-(`depth` equal layers of `width`, `tokens` rows). With `read_rate`, zinf's reads take as long as at that many bytes a
-second.
+(`depth` equal layers of `width`, `tokens` rows). With `read_rate` and `write_rate`, zinf's transfers take as long
+as at that many bytes a second.
 A step is forward, backward and optimizer; "passes" leaves the optimizer out. Both answer with the loss and with each
 phase apart: seconds, and for zinf, from the second on, bytes on nvme by kind and hidden and exposed seconds by lane.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 
 from bench.serve import serve
-from bench.slow_disk import SlowReads
+from bench.slow_disk import SlowTransfers
 from runtime_ext.nvme import NvmeStore, Syscalls
 from zcompiler.cli.demo_child import RATE, model_file, token_batches
 from zcompiler.training import session
@@ -36,9 +37,14 @@ class Trainer:
         self.settings = settings
         if settings.get("threads"):
             torch.set_num_threads(settings["threads"])
-        if settings.get("read_rate"):
+        calls = {
+            name: SlowTransfers(getattr(os, name), settings[rate])
+            for name, rate in (("preadv", "read_rate"), ("pwritev", "write_rate"))
+            if settings.get(rate)
+        }
+        if calls:
             # The store is made inside torch.compile, where a slower disk cannot be handed in.
-            session.NvmeStore = partial(NvmeStore, calls=Syscalls(preadv=SlowReads(settings["read_rate"])))  # type: ignore[misc, assignment]
+            session.NvmeStore = partial(NvmeStore, calls=Syscalls(**calls))  # type: ignore[misc, assignment, arg-type]
         kind = {"smollm2": _smollm2, "mlp": _mlp}[settings["model"]]
         self._build, self._batches, self._loss = kind(settings)
         self._ran = False

@@ -57,6 +57,10 @@ class Call:
         """Where a value rests that is at home in host memory and moves to or from the device."""
         raise LookupError(f"{value} is not in an arena, and this call knows no place where it rests")
 
+    def arriving(self, value: str, buffer: Buffer) -> Event | None:
+        """The event of somebody else who fills the buffer of a read; None: the store is to be read."""
+        return None
+
     def release(self, value: str) -> None:
         """Let a value go that is no Buffer of the schedule."""
         self.env.pop(value, None)

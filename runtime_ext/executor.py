@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from runtime_ext.call import Call, LaneEvent, Stored, settle
 from runtime_ext.interface import Arena, Buffer, Event
 from runtime_ext.runtime import Runtime, Statistics
-from runtime_ext.transfers import transfer
+from runtime_ext.transfers import Transfer, transfer
 from zcompiler.schedule.flow import Place
 from zcompiler.schedule.model import Op, Region
 
@@ -127,15 +127,23 @@ class Executor:
     def _submit(self, label: str, op: Op, call: Call, after: list[Event]) -> Event:
         lane = self.runtime.lane(op.lane)
         moved = transfer(op, call, self.runtime)
-        if moved.segment is not None:
-            after = after + self._earlier(moved.segment, op.kind)
-        event = lane.submit(replace(moved.work, label=label), after)
+        arriving = self._arriving(op, moved, call)
+        if arriving is not None:
+            event = arriving
+        else:
+            if moved.segment is not None:
+                after = after + self._earlier(moved.segment, op.kind)
+            event = lane.submit(replace(moved.work, label=label), after)
         for place in moved.uses:
             if call.held(place) is not None:
                 call.pins.setdefault(place, []).append((op.lane, event))
-        if moved.segment is not None:
+        if moved.segment is not None and arriving is None:
             self._note(moved.segment, op, event, call)
         return event
+
+    def _arriving(self, op: Op, moved: Transfer, call: Call) -> Event | None:
+        buffer = call.held(moved.uses[0]) if op.kind == "read" else None
+        return call.arriving(op.value, buffer) if buffer is not None else None
 
     def _release(self, op: Op, call: Call, after: Sequence[LaneEvent]) -> None:
         buffer, pins = call.drop(Place(op.value, op.form, op.src))

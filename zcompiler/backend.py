@@ -20,6 +20,7 @@ from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import compile_through_aot, give_no_buffers_away, joint_passes
 from zcompiler.training.dump import Dump
+from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import record_of
 from zcompiler.training.residence import LiveResidence, homes_of
@@ -109,6 +110,8 @@ class _Building:
         )
         if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
             session.store()
+            for p in parameters:
+                observe(p)
         dump = Dump(session.options.dump, name)
         dump.plan(plan)
         dump.schedule("bare", bare.schedule(plan.homes))

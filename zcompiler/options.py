@@ -61,6 +61,7 @@ class Options:
     prefetch: int | Literal["auto"]
     compute: str
     optimizer: str
+    late: bool
     dump: Path | None
     nvme_is_ours: bool = False  # nobody named a path: `nvme` is zinf's own cache folder, which it may create
 
@@ -247,6 +248,12 @@ def _folder(where: str, value: object) -> Path | None:
     return path
 
 
+def _true_or_false(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        _refuse(where, value, "True or False")
+    return value
+
+
 def _always(value: object) -> Callable[[_Surroundings], object]:
     return lambda around: value
 
@@ -300,6 +307,15 @@ OPTIONS: tuple[Option, ...] = (
         "The first plan is made before any optimizer is seen; the right name saves making it again at the first step.",
         _one_of(OPTIMIZER_STATES),
         _always("AdamW"),
+    ),
+    Option(
+        "late",
+        "`True` or `False`",
+        "`True`",
+        "An update goes on beside the next forward, in the order in which that needs the weights. `False` ends it in "
+        "`step()`: for timing a step, or to have its errors there.",
+        _true_or_false,
+        _always(True),
     ),
     Option(
         "dump",

@@ -19,6 +19,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 Callback = Callable[..., Any]
 
+# Within it, operations on objects of Tensor subclasses do not call `__torch_function__`.
+NoSubclasses = torch._C.DisableTorchFunctionSubclass
+GRAD_GETTER = vars(torch._C.TensorBase)["grad"].__get__
+
 _MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, other C libraries need not
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.slow_disk import SlowReads
+from bench.slow_disk import SlowTransfers
 
 
 class Clock:
@@ -23,7 +23,7 @@ def test_each_request_takes_as_long_as_its_bytes_and_a_pause_gives_no_credit() -
         clock.now += 0.01  # what the real disk takes is part of it
         return sum(len(b) for b in buffers)
 
-    read = SlowReads(1000.0, lambda: clock.now, clock.sleep, preadv)
+    read = SlowTransfers(preadv, 1000.0, lambda: clock.now, clock.sleep)
     assert read(3, [bytearray(100), bytearray(100)], 0) == 200
     assert clock.now == pytest.approx(100.2)
     clock.now += 5.0
@@ -34,7 +34,7 @@ def test_each_request_takes_as_long_as_its_bytes_and_a_pause_gives_no_credit() -
 
 def test_requests_at_once_are_served_one_after_another() -> None:
     clock, slept = Clock(), []
-    read = SlowReads(1000.0, lambda: clock.now, slept.append, lambda descriptor, buffers, at: 100)
+    read = SlowTransfers(lambda descriptor, buffers, at: 100, 1000.0, lambda: clock.now, slept.append)
     read(3, [bytearray(100)], 0)
     read(3, [bytearray(100)], 100)
     assert slept == [pytest.approx(0.1), pytest.approx(0.2)]

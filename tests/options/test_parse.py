@@ -33,6 +33,7 @@ def test_everything_has_a_default() -> None:
             prefetch="auto",
             compute="inductor",
             optimizer="AdamW",
+            late=True,
             dump=None,
             nvme_is_ours=True,
         )

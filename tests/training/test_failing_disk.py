@@ -108,13 +108,19 @@ def test_a_short_write_of_gradients_is_an_error_of_backward(failing: Disk, disk:
 
 
 @pytest.mark.parametrize("verb", ["read", "write"])
-def test_a_failed_transfer_in_an_update_is_an_error_of_that_step(verb: str, failing: Disk, disk: Path) -> None:
-    own = pair(disk)
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+def test_a_failed_transfer_in_an_update_is_an_error_of_that_step_or_of_the_next_call(
+    late: bool, verb: str, failing: Disk, disk: Path
+) -> None:
+    own = pair(disk, late=late)
     own.ours.forward(DATA[0]).backward()
     failing.fails.add(verb)
-    with pytest.raises(StoreError) as caught:
+    if late:
         own.ours.optimizer.step()
+    with pytest.raises(StoreError) as caught:
+        own.ours.module.layers[0].weight.norm() if late else own.ours.optimizer.step()
     assert_short(caught, verb, disk)
+    assert late == any("optimizer step 3" in note for note in getattr(caught.value, "__notes__", ()))
     failing.fails.clear()
     assert in_use(own.ours.module) == 0
     assert all(p.grad is not None for p in own.ours.module.parameters())

@@ -10,7 +10,7 @@ import torch
 
 from runtime_ext.call import Call
 from runtime_ext.executor import Executor
-from runtime_ext.interface import Buffer, Segment
+from runtime_ext.interface import Buffer, Event, Segment
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.lower.holdings import Holdings, address
 from zcompiler.lower.ranges import Ranges
@@ -31,6 +31,18 @@ class Residence(Protocol):
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
         """Room in the store for the gradients of these parameters, given by slot."""
+        ...
+
+    def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
+        """A phase ("fwd" or "bwd") of a call begins, its parameters are located; `trains`: a backward may follow."""
+        ...
+
+    def arriving(self, bucket: str, buffer: Buffer) -> Event | None:
+        """When these parameters will be in the buffer without a read from the store; None: never."""
+        ...
+
+    def settled(self, bucket: str) -> None:
+        """Return when no update of these parameters, which rest in ordinary memory, is under way."""
         ...
 
 
@@ -69,11 +81,12 @@ class GraphCall(Call):
         self.names = PhaseNames()
         self.holdings = Holdings()
 
-    def begin(self, names: PhaseNames, live: dict[int, torch.Tensor]) -> None:
+    def begin(self, names: PhaseNames, live: dict[int, torch.Tensor], phase: str) -> None:
         """Start a phase: `live` are the parameters by Dynamo position. New ones are taken over here."""
         self.names, self.live = names, live
         for bucket in self.graph.buckets:
             self.located[bucket.name] = self.graph.residence.locate(bucket, [live[p] for p in bucket.positions])
+        self.graph.residence.begins(self.schedule, phase, self.graph.trains)
 
     def end(self) -> None:
         """End a phase: activations belong to autograd from here on; buffers stay."""
@@ -109,6 +122,9 @@ class GraphCall(Call):
         if found is None:
             raise LookupError(f"{value} does not rest in the store")
         return found  # type: ignore[return-value]
+
+    def arriving(self, value: str, buffer: Buffer) -> Event | None:
+        return self.graph.residence.arriving(value, buffer) if value in self.graph.bucket else None
 
     def compute(self, region: str, op: Op) -> None:
         lowered = self.graph.regions[region]
@@ -152,6 +168,7 @@ class GraphCall(Call):
         bucket = self.graph.bucket[bucket_name]
         live = self.live[bucket.positions[slot]]
         if self.located.get(bucket_name) is None:
+            self.graph.residence.settled(bucket_name)
             return live
         buffer = self.env.get(bucket_name) or borrowed.get(bucket_name)
         if buffer is None:

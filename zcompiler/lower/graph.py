@@ -22,6 +22,7 @@ from zcompiler.lower.regions import RegionCompiler
 from zcompiler.plan.step import PhaseNames, Step
 from zcompiler.schedule.flow import moved_form
 from zcompiler.schedule.model import Region, Schedule
+from zcompiler.torch_compat import NoSubclasses
 
 
 class CompiledGraph:
@@ -46,6 +47,7 @@ class CompiledGraph:
         self.executor, self.residence, self.compiler, self.compute = executor, residence, compiler, compute
         self.note, self.measured, self.between_phases = note, measured, between_phases
         self.bucket = {b.name: b for b in buckets}
+        self.trains = captured.backward is not None
         self.regions: dict[str, LoweredRegion] = {}
         self.stored_gradients, self.gradient_form = _stored_gradients(schedule, step.backward)
         # One bucket of gradients may be on its way to the store while the next is made.
@@ -64,9 +66,10 @@ class CompiledGraph:
         def forward(args: list[Any]) -> Any:
             call = GraphCall(self, self.executor, self.schedule)
             try:
-                self._bind(call, cut, self.step.forward, args, positions)
-                token = None if inference else self._token(call)
-                return self._run(call, regions, cut, token, last=inference)
+                with NoSubclasses():
+                    self._bind(call, cut, self.step.forward, args, positions)
+                    token = None if inference else self._token(call)
+                    return self._run(call, regions, cut, token, last=inference)
             except BaseException:
                 call.abandon()
                 raise
@@ -87,8 +90,9 @@ class CompiledGraph:
             call = self._calls[int(token)]
             try:
                 call.names = names
-                self._bind(call, cut, names, args, None)
-                return self._run(call, regions, cut, None, last=True)
+                with NoSubclasses():
+                    self._bind(call, cut, names, args, None)
+                    return self._run(call, regions, cut, None, last=True)
             except BaseException:
                 call.abandon()
                 raise
@@ -131,7 +135,7 @@ class CompiledGraph:
                 if self.schedule.value(names.values[local]).kind != "input":
                     call.holdings.add(value)
         args.clear()
-        call.begin(names, live)
+        call.begin(names, live, "fwd" if positions is not None else "bwd")
 
     def _run(
         self, call: GraphCall, regions: Iterable[Region], cut: Cut, token: torch.Tensor | None, last: bool

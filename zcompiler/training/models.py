@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from zcompiler.schedule.model import Schedule
+from zcompiler.training.observed import leave_alone
 from zcompiler.training.optimizers import restore_states
-from zcompiler.training.registry import record_of, records_of
+from zcompiler.training.registry import record_of, records_of, settle
 from zcompiler.training.resting import give_back
 from zcompiler.training.session import Session, not_compiled
 from zcompiler.training.statistics import Stats
@@ -17,13 +18,15 @@ from zcompiler.training.statistics import Stats
 def stats(model: torch.nn.Module) -> Stats:
     """What has happened since the first compile or the last `reset_stats`; see `Stats`.
 
-    Takes the model or its compiled form. ZinfError before its first compiled call.
+    Takes the model or its compiled form. ZinfError before its first compiled call. Disturbs nothing: what a late update
+    is still to move is not in it yet.
     """
     return _session(model).stats()
 
 
 def reset_stats(model: torch.nn.Module) -> None:
     """Count from now on. Takes the model or its compiled form. ZinfError before its first compiled call."""
+    settle()
     _session(model).reset_stats()
 
 
@@ -42,6 +45,7 @@ def restore(model: torch.nn.Module) -> None:
     Afterwards it is as if zinf had never touched it; a further compiled call would take it over again. Takes the model
     or its compiled form; does nothing to a model that zinf does not hold. MemoryError as for any allocation.
     """
+    settle()
     parameters = list(_module(model).parameters())
     restore_states(parameters)
     for p in parameters:
@@ -49,6 +53,7 @@ def restore(model: torch.nn.Module) -> None:
             if p.grad is not None:
                 p.grad = p.grad.clone(memory_format=torch.preserve_format)
             give_back(p)
+        leave_alone(p)
 
 
 def _session(model: torch.nn.Module) -> Session:

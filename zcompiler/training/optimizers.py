@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -11,8 +12,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zcompiler.options import OPTIMIZER_STATES
-from zcompiler.torch_compat import run_first, run_last, untraced
-from zcompiler.training.registry import record_of
+from zcompiler.torch_compat import NoSubclasses, run_first, run_last, untraced
+from zcompiler.training.observed import ObservedStates
+from zcompiler.training.registry import complete_updates, record_of, settle
 from zcompiler.training.session import Session
 from zcompiler.training.update import Update
 
@@ -23,6 +25,7 @@ _STREAMERS: weakref.WeakKeyDictionary[torch.optim.Optimizer, Streamer] = weakref
 def watch_optimizers() -> None:
     """Look at each optimizer step of the process from now on; those without our parameters are left as they are."""
     register_optimizer_step_pre_hook(untraced(_before_step))
+    os.register_at_fork(before=complete_updates)
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -43,6 +46,8 @@ class Streamer:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._set_aside: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._late: list[Update] = []
+        optimizer.register_load_state_dict_pre_hook(lambda optimizer, states: settle())
         self._before = optimizer.register_step_pre_hook(untraced(self.before))
         self._after = optimizer.register_step_post_hook(untraced(self.after))
 
@@ -53,28 +58,43 @@ class Streamer:
     def before(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        settle()
         self._restore()  # a step that raised never came to `after`
         why_not = _why_not_streamed(optimizer)
         # Only now: an optimizer that runs as it is may call its closure as often as it likes.
         changed = _evaluate_closure(args, kwargs) if why_not is None else None
-        for session, members in _members(optimizer).items():
-            session.steps += 1
-            if why_not is not None:
-                session.note(f"{type(optimizer).__name__}.step() runs as it is, over mapped memory, slowly: {why_not}")
-                continue
-            done = Update(session, optimizer, members).run()
-            self._set_aside += [(p, p.grad) for p in done]
-        for p, _ in self._set_aside:
-            p.grad = None
+        with NoSubclasses():
+            for session, members in _members(optimizer).items():
+                session.steps += 1
+                if why_not is not None:
+                    name = type(optimizer).__name__
+                    session.note(f"{name}.step() runs as it is, over mapped memory, slowly: {why_not}")
+                    continue
+                update = Update(session, optimizer, members)
+                if update.late:
+                    self._late.append(update)
+                else:
+                    update.run()
+                self._set_aside += [(p, p.grad) for p in update.parameters]
+            for p, _ in self._set_aside:
+                p.grad = None
         return changed
 
     def after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        late = self._late
         self._restore()
+        with NoSubclasses():
+            for update in late:
+                update.start(optimizer)
+            # From the second step on: before, there were no states to look at.
+            if type(optimizer.state) is not ObservedStates:
+                optimizer.state = ObservedStates(dict, optimizer.state)
 
     def _restore(self) -> None:
-        for p, grad in self._set_aside:
-            p.grad = grad
-        self._set_aside = []
+        with NoSubclasses():
+            for p, grad in self._set_aside:
+                p.grad = grad
+        self._set_aside, self._late = [], []
 
 
 def _members(optimizer: torch.optim.Optimizer) -> dict[Session, list[tuple[dict[str, Any], torch.Tensor]]]:

@@ -1,4 +1,5 @@
-"""Which parameters zinf knows: the one table of the process, for users hand zinf bare parameters, never an engine."""
+"""The tables of the process, for users hand zinf bare parameters, never an engine: which parameters zinf knows, and
+which updates are not complete."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
+    from zcompiler.training.late import LateUpdate
     from zcompiler.training.resting import Record
 
 _RECORDS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_RUNNING: list[LateUpdate] = []
 
 
 def record_of(p: torch.Tensor) -> Record | None:
@@ -28,3 +31,30 @@ def forget(p: torch.Tensor) -> None:
 
 def records_of(parameters: Iterable[torch.Tensor]) -> list[Record]:
     return [record for p in parameters if (record := record_of(p)) is not None]
+
+
+def running_updates() -> list[LateUpdate]:
+    """The updates that are not complete although their optimizer step has returned."""
+    return _RUNNING
+
+
+def remember_update(update: LateUpdate) -> None:
+    _RUNNING.append(update)
+
+
+def forget_update(update: LateUpdate) -> None:
+    if update in _RUNNING:
+        _RUNNING.remove(update)
+
+
+def complete_updates() -> None:
+    """Complete all updates; errors stay for `settle`."""
+    for update in list(_RUNNING):
+        update.complete()
+
+
+def settle() -> None:
+    """Complete all updates. Raises what one of them raised, once."""
+    for update in list(_RUNNING):
+        update.complete()
+        update.raise_error()

@@ -6,15 +6,18 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from runtime_ext.interface import Segment
+from runtime_ext.interface import Buffer, Event, Segment
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.layout import layout
 from zcompiler.lower.call import GradientHome
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.plan.plan import Homes
-from zcompiler.training.registry import forget, record_of
+from zcompiler.schedule.model import Schedule
+from zcompiler.training.late import Read
+from zcompiler.training.registry import forget, record_of, running_updates, settle
 from zcompiler.training.resting import Record, bring_home, take_over
 from zcompiler.training.session import Session
 from zcompiler.training.tensors import over
@@ -50,6 +53,7 @@ class LiveResidence:
         self.session, self.homes = session, homes
         # Weak: a compiled graph outlives the parameters it last ran with, and must not keep their files.
         self._known: dict[str, tuple[list[weakref.ref[Record]], Ranges | None]] = {}
+        self._offsets: dict[str, tuple[int, ...]] = {}
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
         records = [self._record(bucket, parameters, p) for p in parameters]
@@ -62,6 +66,7 @@ class LiveResidence:
             if any(r.unit.parameters is not None for r in records):
                 ranges = Ranges(bucket.name, [slot_range(r, self._stored(r)) for r in records])
             known = self._known[bucket.name] = ([weakref.ref(r) for r in records], ranges)
+            self._offsets[bucket.name] = bucket.offsets
         return known[1]
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
@@ -78,6 +83,35 @@ class LiveResidence:
         offsets = dict(zip(parameters, layout(sizes)[0], strict=True))
         tensors = {slot: over(a, p) for (slot, p), a in zip(parameters.items(), arrays, strict=True)}
         return GradientHome(Ranges(value, [Range(region.segment, 0, region.segment.nbytes)]), tensors, offsets)
+
+    def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
+        if phase == "fwd" and trains:
+            self.session.uses.note(schedule, {name: looks for name, (looks, _) in self._known.items()})
+        if running_updates() and not self.session.uses.expected(schedule):
+            settle()  # the plan did not count on both
+        for update in list(running_updates()) if phase == "bwd" else ():
+            update.compute()  # backward adds to gradients, and the update may still have to read them
+
+    def arriving(self, bucket: str, buffer: Buffer) -> Event | None:
+        ranges = self._known[bucket][1]
+        assert ranges is not None
+
+        def read(after: Sequence[Event]) -> Event:
+            return self.session.runtime.lane("nvme_read").submit(ranges.read(buffer.array), after)
+
+        return self._bring(bucket, buffer.array, read)
+
+    def settled(self, bucket: str) -> None:
+        self._bring(bucket)
+
+    def _bring(self, bucket: str, buffer: np.ndarray | None = None, read: Read | None = None) -> Event | None:
+        for update in list(running_updates()):
+            records = [look() for look in self._known[bucket][0]]
+            places = {r: at for r, at in zip(records, self._offsets[bucket], strict=True) if r is not None}
+            event = update.bring(places, buffer, read)
+            if event is not None:
+                return event
+        return None
 
     def _record(self, bucket: Bucket, parameters: Sequence[torch.Tensor], p: torch.Tensor) -> Record:
         record = record_of(p)

@@ -27,6 +27,7 @@ from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import trim_memory
 from zcompiler.training.dump import Dump
+from zcompiler.training.ordering import Uses
 from zcompiler.training.registry import record_of
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
 
@@ -67,6 +68,8 @@ class Session:
         self.steps = 0
         self.peak = 0
         self._freed = 0
+        self.late_steps = 0
+        self.uses = Uses()
         self.ledger = Ledger()
         self._baseline = Baseline()
         weakref.finalize(self, self.runtime.close)
@@ -174,6 +177,7 @@ class Session:
             graphs=self.graphs,
             regions_compiled=self.compiler.compiled,
             fallbacks=tuple(self.fallbacks),
+            late=self.late_steps - then.late,
         )
 
     def reset_stats(self) -> None:
@@ -181,6 +185,7 @@ class Session:
         self.runtime.arena(self.compute_tier).reset_peak()
         self._baseline = Baseline(
             steps=self.steps,
+            late=self.late_steps,
             read=self.ledger.read(),
             written=self.ledger.written(),
             lanes=self.executor.statistics(),

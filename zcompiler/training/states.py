@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zcompiler.training.resting import Unit
-from zcompiler.training.session import Session
-from zcompiler.training.tensors import flat_over
+from zcompiler.training.tensors import flat_over, strided
+
+if TYPE_CHECKING:
+    from zcompiler.training.session import Session
 
 StateLayout = Mapping[str, torch.dtype]
 
@@ -68,7 +70,7 @@ def adopt_states(
             sizes = [size * factor for size in unit.sizes]
             segment = unit.states[key] = session.create_segment(f"{unit.name}.{key}", "state", sizes)
         home, value = segment.map(slot)[: p.numel() * dtype.itemsize], state.get(key)
-        mapped = flat_over(home, dtype).as_strided(p.shape, p.stride())
+        mapped = strided(flat_over(home, dtype), p)
         if isinstance(value, torch.Tensor):
             at_home = value.data_ptr() == home.ctypes.data
             if at_home and value.stride() == p.stride():

@@ -23,6 +23,7 @@ class Stats:
     gradients in the making); `planned_peak`: what the plan expected at most, region temporaries included. `hidden` and
     `exposed`: seconds in which a lane worked while computing went on, and in which computing waited for it.
     `regions_compiled`: distinct regions. `fallbacks`: what could not be done as asked, in words.
+    `late`: steps whose update went on beside the forward after them.
     """
 
     steps: int
@@ -36,6 +37,7 @@ class Stats:
     graphs: int
     regions_compiled: int
     fallbacks: tuple[str, ...]
+    late: int
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class Baseline:
 
     since: float = field(default_factory=time.time)
     steps: int = 0
+    late: int = 0
     read: Counter[str] = field(default_factory=Counter)
     written: Counter[str] = field(default_factory=Counter)
     lanes: Statistics = field(default_factory=Statistics)

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 
 from zcompiler.torch_compat import storage_is_shared
+from zcompiler.training.observed import ObservedParameter
 
 
 def why_not_managed(p: torch.Tensor) -> str | None:
     """Why a parameter stays in ordinary memory, or None if zinf can move it."""
-    if type(p) is not torch.nn.Parameter:
+    if type(p) not in (torch.nn.Parameter, ObservedParameter):
         return f"its class is {type(p).__name__}, not Parameter"
     if p.device.type != "cpu":
         return f"it is on {p.device}"
@@ -51,9 +52,15 @@ def raw(t: torch.Tensor) -> torch.Tensor:
 
 def over(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     """A tensor shaped like `like` whose storage is `array` (uint8); keeps the array alive."""
-    return flat_over(array, like.dtype).as_strided(like.shape, like.stride())
+    return strided(flat_over(array, like.dtype), like)
 
 
 def flat_over(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """A one-dimensional tensor whose storage is `array` (uint8); keeps the array alive."""
-    return torch.frombuffer(array, dtype=torch.uint8).view(dtype)
+    return torch.frombuffer(array, dtype=torch.uint8).view(dtype).detach()
+
+
+def strided(elements: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """One dimension of elements seen in the shape and order of `like`. Keeps no other tensor alive: whether somebody
+    else looks into a storage is found out by counting."""
+    return elements.as_strided(like.shape, like.stride()).detach()

@@ -1,0 +1,160 @@
+"""An update whose optimizer step has returned: it goes on as the next forward comes to need what it updates.
+
+Its reads and writes go on in their lanes meanwhile; its compute is done by whoever needs the result, on that thread.
+A thread of its own would gain nothing, as compute uses all cores anyway, and could not be exact: while another thread
+compiles, `torch.compiler.is_compiling()` is true everywhere, and optimizers then compute in another way.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from runtime_ext.interface import Event
+from zcompiler.schedule.model import Schedule
+from zcompiler.torch_compat import NoSubclasses
+from zcompiler.training.members import Member, Part
+from zcompiler.training.registry import forget_update, remember_update
+from zcompiler.training.resting import Record
+from zcompiler.training.tensors import raw
+
+if TYPE_CHECKING:
+    from zcompiler.training.slices import UpdateCall
+
+Places = dict[Record, int]  # parameters, and at which byte of a buffer each belongs
+Read = Callable[[Sequence[Event]], Event]
+
+
+class _Done:
+    """The event of something that is already there."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return
+
+
+class LateUpdate:
+    """One optimizer step's update, from its `start` until `complete`. Any thread may ask for a part of it."""
+
+    def __init__(self, step: int, members: Sequence[Member]) -> None:
+        self.step = step
+        self._members = {m.record: m for m in members}
+        self._left: Counter[Record] = Counter()  # parts that are still to be updated, by parameter
+        self._untouched = set(self._members)
+        self._landing: dict[Record, list[Event]] = {record: [] for record in self._members}
+        self._sink: tuple[Places, np.ndarray] | None = None
+        self._lock = threading.RLock()
+        self._error: BaseException | None = None
+
+    def start(self, call: UpdateCall, schedule: Schedule, optimizer: torch.optim.Optimizer) -> None:
+        """From now on looks from outside wait for it; if the optimizer dies, it is done first."""
+        self._call: UpdateCall | None = call
+        self._regions = iter(schedule.regions)
+        for piece in call.parts.values():
+            for part in piece:
+                self._left[part.member.record] += 1
+        remember_update(self)
+        self._at_death = weakref.finalize(optimizer, self.complete)
+        self._at_death.atexit = False
+
+    def needs(self, grad: torch.Tensor) -> bool:
+        """Whether the update is still to read this gradient."""
+        return any(m.grad is grad for m in self._members.values())
+
+    def bring(self, places: Places, buffer: np.ndarray | None = None, read: Read | None = None) -> Event | None:
+        """Go on until these parameters are updated. Gives back the event of their arrival in `buffer`: of new values
+        put there at once, or of `read`, which reads them from the store behind the writes that it is given.
+
+        None if the store has them all, or without a buffer.
+        """
+        with self._lock:
+            direct = buffer is not None and all(record in self._untouched for record in places)
+            if direct:
+                assert buffer is not None
+                self._sink = places, buffer
+            try:
+                while any(self._left[record] for record in places):
+                    self._go_on()
+            finally:
+                self._sink = None
+            if direct:
+                return _Done()
+            landing = self._landings(places)
+            return read(landing) if landing and read is not None else None
+
+    def compute(self) -> None:
+        """Do all that is left, but for the last writes, which may be on their way."""
+        with self._lock:
+            while any(self._left.values()):
+                self._go_on()
+
+    def complete(self) -> None:
+        """Do all that is left. Errors are for `raise_error`."""
+        with self._lock:
+            try:
+                self.compute()
+                if self._call is not None:
+                    self._call.close()
+            except BaseException as error:
+                self._fail(error)
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                if not any(self._left.values()):
+                    self._call = None
+                    self._at_death.detach()
+                    if self._error is None:
+                        forget_update(self)
+
+    def raise_error(self) -> None:
+        """Raise, once, what went wrong."""
+        error, self._error = self._error, None
+        if error is not None:
+            forget_update(self)
+            raise error
+
+    def updated(self, part: Part, values: torch.Tensor) -> None:
+        """Told by the update of new values, before their buffer goes."""
+        record = part.member.record
+        self._untouched.discard(record)
+        if self._sink is not None and record in self._sink[0]:
+            places, buffer = self._sink
+            at = places[record] + part.start * part.member.p.element_size()
+            new = raw(values)
+            torch.from_numpy(buffer[at : at + new.numel()]).copy_(new)
+
+    def _go_on(self) -> None:
+        """Update the next sub-group."""
+        call = self._call
+        assert call is not None
+        region = next(self._regions)
+        try:
+            with NoSubclasses():
+                call.executor.run([region], call)
+        except BaseException as error:
+            self._fail(error)
+            self.raise_error()
+        name = region.name.removeprefix("update/")
+        written = call.events.get(f"write({name})@{region.name}")
+        for part in call.parts[name]:
+            self._left[part.member.record] -= 1
+            if written is not None:
+                self._landing[part.member.record].append(written[1])
+
+    def _landings(self, records: Iterable[Record]) -> list[Event]:
+        return [e for record in records for e in self._landing.get(record, ()) if not e.done()]
+
+    def _fail(self, error: BaseException) -> None:
+        error.add_note(f"in the update of optimizer step {self.step}, which went on after step() had returned")
+        self._error = error
+        self._left.clear()
+        self._members.clear()
+        self._call = None

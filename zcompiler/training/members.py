@@ -1,0 +1,111 @@
+"""What an optimizer step updates: parameters with all that the update needs of them, cut into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime_ext.interface import Segment
+from zcompiler.layout import ALIGNMENT
+from zcompiler.lower.ranges import Range, Ranges
+from zcompiler.training.resting import Record, Unit
+from zcompiler.training.states import StateLayout
+from zcompiler.training.tensors import is_dense
+
+# Slices that start at multiples of this many elements give bit for bit what the whole tensor gives: vector code
+# treats a tail differently, and this is a multiple of every vector length times every unrolling.
+SLICE = 16384
+
+
+@dataclass(slots=True)
+class Member:
+    """A parameter that this step updates. `grad` and `group` are as they were when the step was called: the update
+    may still run when the user has changed them."""
+
+    p: torch.Tensor
+    group: dict[str, Any]
+    record: Record
+    layout: StateLayout
+    grad: torch.Tensor | None  # None once the update no longer needs it
+    stored_grad: tuple[Segment, int] | None  # segment and slot, when the gradient rests in the store
+    states: dict[str, Any]  # what the optimizer holds for it
+    fresh: bool  # the optimizer has no state for it yet
+    scalars: dict[str, Any]  # its other states (the step count) as they were: each slice starts from these
+
+    def gradient(self) -> torch.Tensor:
+        """The gradient with its elements in the parameter's order."""
+        grad = self.grad
+        assert grad is not None
+        if grad.stride() == self.p.stride() and is_dense(grad):
+            return grad
+        return torch.empty_like(self.p, memory_format=torch.preserve_format).copy_(grad)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Elements `start` to `stop` of a parameter."""
+
+    member: Member
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.stop == self.member.p.numel()
+
+    def padded(self, itemsize: int) -> int:
+        return -(-(self.stop - self.start) * itemsize // ALIGNMENT) * ALIGNMENT
+
+    def range(self, segment: Segment, slot: int, itemsize: int) -> Range:
+        return Range(segment, segment.offsets[slot] + self.start * itemsize, self.padded(itemsize))
+
+
+def stored_gradient(unit: Unit, p: torch.Tensor, grad: torch.Tensor) -> tuple[Segment, int] | None:
+    """Where the store has a gradient, if it still is the tensor that backward made there and not a view of it."""
+    if grad.shape != p.shape or grad.stride() != p.stride():
+        return None
+    address = grad.data_ptr()
+    for pool in unit.gradients.values():
+        for region in pool:
+            for slot, look in enumerate(region.looks):
+                array = look()
+                if array is not None and array.ctypes.data == address:
+                    return region.segment, slot
+    return None
+
+
+def pieces_of(members: Sequence[Member], size: int) -> list[list[Part]]:
+    """The members cut into parts, and parts put together to sub-groups of about `size` bytes of parameters."""
+    pieces: list[list[Part]] = [[]]
+    filled = 0
+    for m in members:
+        itemsize = m.p.element_size()
+        longest = max(SLICE, size // itemsize // SLICE * SLICE)
+        for start in range(0, m.p.numel(), longest):
+            part = Part(m, start, min(start + longest, m.p.numel()))
+            if filled and filled + part.padded(itemsize) > size:
+                pieces.append([])
+                filled = 0
+            pieces[-1].append(part)
+            filled += part.padded(itemsize)
+    return pieces
+
+
+def ranges_of(name: str, piece: Sequence[Part]) -> list[tuple[str, Ranges]]:
+    """Where the values of a sub-group rest in the store, part by part; states part by part and key by key."""
+    params, grads, states = [], [], []
+    for part in piece:
+        m = part.member
+        unit, slot, itemsize = m.record.unit, m.record.slot, m.p.element_size()
+        if unit.parameters is not None:
+            params.append(part.range(unit.parameters, slot, itemsize))
+        if m.stored_grad is not None:
+            grads.append(part.range(*m.stored_grad, itemsize))
+        for key, dtype in m.layout.items():
+            if key in unit.states:
+                states.append(part.range(unit.states[key], slot, dtype.itemsize))
+    found = [(name, params), (f"{name}:grad", grads), (f"{name}:state", states)]
+    return [(value, Ranges(value, ranges)) for value, ranges in found if ranges]
