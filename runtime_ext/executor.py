@@ -62,7 +62,7 @@ class Executor:
         the error goes on to the caller. An error that came after the last `run` of this call is raised at once.
         RuntimeError in a forked child.
         """
-        if os.getpid() != self._pid:
+        if not self.usable():
             raise RuntimeError(
                 f"{call.schedule.name}: a forked child has no lanes: use the model in the process that compiled it"
             )
@@ -76,6 +76,10 @@ class Executor:
         except BaseException:
             call.abandon()
             raise
+
+    def usable(self) -> bool:
+        """Whether this is the process that made it: a forked child has no lanes."""
+        return os.getpid() == self._pid
 
     def statistics(self) -> Statistics:
         """What has happened so far."""

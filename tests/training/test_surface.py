@@ -46,7 +46,8 @@ def test_stats_count_from_the_first_compile_or_the_last_reset(own: Pair) -> None
     assert moved(own.ours.model, "param")[0] > 0
 
 
-def test_bytes_of_a_step_are_what_the_schedules_say(own: Pair) -> None:
+def test_bytes_of_a_step_are_what_the_schedules_say(disk: Path) -> None:
+    own = pair(disk, place=ALL_ON_NVME, late=False)
     zcompiler.reset_stats(own.ours.model)
     own.ours.step(DATA[0])
     stats = zcompiler.stats(own.ours.model)

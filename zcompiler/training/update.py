@@ -67,6 +67,8 @@ class Update:
         """Whether nobody could tell, and the limit leaves room for it beside a forward."""
         if not self.session.options.late or seen_from_outside(optimizer, self.members):
             return False
+        if not self.session.executor.usable():
+            return False  # which the user is to be told in this step
         order, room = self.session.uses.ahead(self.members)
         self._size = late_bytes(room, self._subgroup_bytes(), self._moved(), OPTIMIZER_WORK)
         self.units = dict(sorted(self.units.items(), key=lambda item: min(order[m.record] for m in item[1])))
