@@ -4,30 +4,52 @@ from typing import Any
 
 import pytest
 
-from bench.step import PHASES, Round, bound, report
+from bench.step import PHASES, Round, mean, report
 
 GB = 10**9
 
 
-def step(seconds: float, update: int = 0) -> dict[str, Any]:
-    """A step of three equal phases; the optimizer reads a third of its bytes."""
+def step(seconds: float, update: int = 0, alone: float = 1.0) -> dict[str, Any]:
+    """A step whose optimizer reads a third of its bytes and takes `alone`."""
     still = {"read": {"param": 0}, "written": {"param": 0}, "hidden": {"nvme_read": 0.0}, "exposed": {"nvme_read": 0.0}}
-    phases = {name: {"seconds": seconds / 3, **still} for name in PHASES}
-    phases["optimizer"] |= {"read": {"param": update // 3}, "written": {"state": update - update // 3}}
+    phases = {name: {"seconds": (seconds - alone) / 2, **still} for name in PHASES}
+    phases["optimizer"] |= {
+        "seconds": alone,
+        "read": {"param": update // 3},
+        "written": {"state": update - update // 3},
+    }
     return {"loss": 1.0, "phases": phases}
 
 
-def a_round(memory: float, zinf: float) -> Round:
-    return {"inductor": step(memory), "zinf": step(zinf, 4 * GB), "disk": {"bytes": 2 * GB, "seconds": 1.0}}
+def a_round(at_once: float = 5.0, late: float = 4.0, alone: float = 2.0, nbytes: int = 4 * GB) -> Round:
+    return {
+        "inductor": step(3.0),
+        "at once": step(at_once, nbytes, alone),
+        "late": step(late, nbytes, 0.0),
+        "disk": {"bytes": 2 * GB, "seconds": 1.0},
+    }
 
 
-def test_a_step_may_take_its_computing_and_its_bytes() -> None:
-    answers = a_round(memory=3.0, zinf=5.0)
-    assert bound(answers["inductor"], answers["zinf"], answers["disk"]) == pytest.approx(3 + 1.3 * 4 / 2)
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        ({}, ""),
+        ({"at_once": 5.5}, ""),
+        ({"at_once": 5.7}, "step, update at once"),
+        ({"late": 4.3}, "step, update late"),
+        ({"alone": 2.4}, "optimizer step alone"),
+        ({"nbytes": 5 * GB}, "bytes read by it"),
+    ],
+)
+def test_the_medians_decide(change: dict[str, Any], fails: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = [a_round(**change), a_round(**change), a_round(at_once=99.0, late=99.0, alone=98.0)]
+    assert report(rounds, "a title", 4 * GB // 3, 8 * GB // 3) is (not fails)
+    said = capsys.readouterr().out.splitlines()
+    no = [line for line in said if line.startswith("no")]
+    assert bool(no) == bool(fails) and all(fails in line or "bytes" in line for line in no)
 
 
-@pytest.mark.parametrize(("zinf", "holds"), [(5.5, True), (5.7, False)])
-def test_the_medians_decide(zinf: float, holds: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    rounds = [a_round(3.0, zinf), a_round(3.0, zinf), a_round(3.0, 99.0)]
-    assert report(rounds, "a title") is holds
-    assert ("yes zinf's step" in capsys.readouterr().out) is holds
+def test_the_mean_of_steps() -> None:
+    together = mean([step(3.0, 3 * GB), step(5.0, 3 * GB)])
+    assert together["phases"]["forward"]["seconds"] == pytest.approx(1.5)
+    assert together["phases"]["optimizer"]["read"] == {"param": GB}
