@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from tests.right.runs import Program
 
 
 class Two(nn.Module):
@@ -98,14 +98,6 @@ def parametrized() -> nn.Module:
 def half() -> nn.Module:
     """Weights and gradients in bfloat16, odd sizes."""
     return nn.Sequential(nn.Linear(8, 131), nn.ReLU(), nn.Linear(131, 3)).bfloat16()
-
-
-@dataclass(frozen=True)
-class Program:
-    """A model, and the inputs of each step."""
-
-    make: Callable[[], nn.Module]
-    inputs: tuple[torch.Tensor, ...]
 
 
 def _inputs(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:

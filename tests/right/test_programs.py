@@ -2,45 +2,19 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import zcompiler
 from tests.right.programs import PLAIN, PROGRAMS, Two
-from tests.right.twins import ALL_ON_NVME, ON_HOST, assert_equal, assert_on_nvme, copied, gradients, stock, with_zinf
-
-
-def step(compiled: Any, optimizer: torch.optim.Optimizer, *inputs: Any) -> dict[str, Any]:
-    """One step; all numbers that it makes, by name."""
-    torch.manual_seed(3)
-    outputs = compiled(*inputs)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    outputs[0].sum().backward()
-    made = {f"output {i}": o.detach().clone() if isinstance(o, torch.Tensor) else o for i, o in enumerate(outputs)}
-    made |= {f"gradient of {name}": grad for name, grad in copied(gradients(compiled)).items()}
-    optimizer.step()
-    optimizer.zero_grad()
-    return made | copied(dict(compiled.named_parameters())) | copied(dict(compiled.named_buffers()))
-
-
-def adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+from tests.right.runs import adamw, assert_trains_alike, step
+from tests.right.twins import ALL_ON_NVME, ON_HOST, assert_equal, stock, with_zinf
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_computes_from_nvme_what_it_computes_in_memory(name: str, disk: Path) -> None:
-    program = PROGRAMS[name]
-    torch.manual_seed(0)
-    module = program.make()
-    plain = stock(module)
-    model = with_zinf(module, disk, place=ALL_ON_NVME)
-    optimizers = adamw(model), adamw(plain)
-    for i, x in enumerate(program.inputs):
-        ours, theirs = (step(m, o, x) for m, o in zip((model, plain), optimizers, strict=True))
-        assert_equal(ours, theirs, f"in step {i}, the")
-    assert_on_nvme(model, "param", "grad", "state")
+    assert_trains_alike(PROGRAMS[name], disk)
 
 
 def test_inputs_get_their_gradients(disk: Path) -> None:
