@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, PlainAOTInput, TangentAOTInput
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch.fx.graph import _BoxedCodeGen
@@ -171,6 +171,18 @@ def joint_passes(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
     with V.set_fake_mode(detect_fake_mode([n.meta.get("val") for n in graph_module.graph.nodes])):
         return _recursive_joint_graph_passes(graph_module)
+
+
+def changed_inputs(joint: torch.fx.GraphModule) -> frozenset[int]:
+    """Which of Dynamo's graph inputs the user's program changes in place."""
+    output = next(iter(joint.graph.find_nodes(op="output")))
+    changed = (d.mutated_input for d in output.meta["desc"] if isinstance(d, InputMutationAOTOutput))
+    return frozenset(i.idx for i in changed if isinstance(i, PlainAOTInput))
+
+
+def never_recompute(node: torch.fx.Node) -> None:
+    """Tell the partitioner to save this node if backward needs it, unless the user wants it computed again."""
+    node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
 
 
 def recompute_in_backward(node: torch.fx.Node) -> None:

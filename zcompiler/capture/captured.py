@@ -13,9 +13,11 @@ from zcompiler.capture.names import readable
 from zcompiler.capture.units import unit_of_node, unit_of_parameter
 from zcompiler.torch_compat import (
     call_token_node,
+    changed_inputs,
     dynamo_position,
     dynamo_source,
     is_tangent,
+    never_recompute,
     partition_joint,
     recompute_in_backward,
 )
@@ -87,6 +89,7 @@ def partition_and_cut(
     Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
     belongs to (parameters that backward does not read have no placeholder there).
     """
+    _never_reread_changed_inputs(joint)
     _never_save_views_of_parameters(joint, named)
     fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
     token, token_in_backward = call_token_node(fw, bw, num_fwd_outputs, TOKEN)
@@ -127,9 +130,22 @@ def _positions(graph_module: torch.fx.GraphModule) -> dict[str, int]:
     return {n.name: position for n in nodes if (position := dynamo_position(n)) is not None}
 
 
+def _never_reread_changed_inputs(joint: torch.fx.GraphModule) -> None:
+    """By the time of backward an input that forward changes (a running mean) holds its new content: whatever was
+    computed from the old one would come out different."""
+    changed = changed_inputs(joint)
+    stale = {n for n in joint.graph.find_nodes(op="placeholder") if dynamo_position(n) in changed}
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and any(i in stale for i in node.all_input_nodes):
+            never_recompute(node)
+            if is_parameter_view(node):
+                stale.add(node)
+
+
 def _never_save_views_of_parameters(joint: torch.fx.GraphModule, named: tuple[Input, ...]) -> None:
     """A saved view of a parameter would alias a gathered buffer; a saved cast would be a copy for each layer."""
-    derived = set(_parameters(joint, named))
+    changed = changed_inputs(joint)
+    derived = {n for n in _parameters(joint, named) if dynamo_position(n) not in changed}
     for node in joint.graph.nodes:
         if is_parameter_view(node) and all(i in derived for i in node.all_input_nodes):
             derived.add(node)
