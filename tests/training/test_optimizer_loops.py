@@ -178,20 +178,3 @@ def test_a_hook_registered_after_the_first_step_sees_the_gradients(disk: Path) -
     own.same(lambda side: side.step(data(1)[0]))
     assert norms[0] == norms[1]
     own.assert_equal_weights()
-
-
-def test_a_sparse_embedding_gradient(disk: Path) -> None:
-    class Sparse(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = torch.nn.Embedding(50, 6, sparse=True)
-            self.head = torch.nn.Linear(6, 3)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.head(self.embedding(ids)).square().mean()
-
-    torch.manual_seed(0)
-    own = pair(disk, Sparse(), lambda p: optim.SGD(p, lr=1e-2), steps=0)
-    for i in range(3):
-        own.same(lambda side, i=i: side.step({"ids": torch.tensor([i, 2, 3])}))
-    own.assert_equal_weights()

@@ -26,6 +26,11 @@ def nbytes(value: object) -> int:
     return size_hint(value.numel()) * value.element_size()
 
 
+def is_strided(value: object) -> bool:
+    """Whether this is a tensor with an element at each place, not a sparse one."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def dtype_name(value: object) -> str:
     """The short name of a tensor's dtype; "int" for a symbolic size, "mixed" for several tensors that differ."""
     if isinstance(value, torch.Tensor):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from zcompiler.analyse.buckets import Bucket
-from zcompiler.analyse.sizes import dtype_name, nbytes, shape_of, working_memory
+from zcompiler.analyse.sizes import dtype_name, is_strided, nbytes, shape_of, working_memory
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
 from zcompiler.plan.plan import Homes
@@ -133,12 +133,17 @@ class _Builder:
         return ("bwd/tangents",)
 
     def _gradients(self, backward: Cut, names: PhaseNames) -> None:
-        """Gradients as buckets, one for each bucket of parameters and region that makes some of them."""
+        """Gradients as buckets, one for each bucket of parameters and region that makes some of them.
+
+        A sparse one is no part of its bucket: it has not its parameter's bytes, so it stays an output in memory.
+        """
         made = {out: i for i, region in enumerate(backward.regions) for out in region.outputs}
         groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for primal, local in zip(self.captured.forward.inputs, backward.results, strict=False):
             position = self.captured.positions.get(primal)
-            if isinstance(local, str) and local in made and position in self.bucket_slot and local not in names.grads:
+            if not isinstance(local, str) or local in names.grads or not is_strided(backward.fakes.get(local)):
+                continue
+            if local in made and position in self.bucket_slot:
                 bucket, slot = self.bucket_slot[position]
                 groups.setdefault((bucket.name, made[local]), []).append((local, slot))
                 names.grads[local] = ("", slot)
