@@ -12,7 +12,7 @@ from runtime_ext.interface import Segment
 from zcompiler.layout import ALIGNMENT
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.training.resting import Record, Unit
-from zcompiler.training.states import StateLayout
+from zcompiler.training.states import StateLayout, stored_state
 from zcompiler.training.tensors import is_dense
 
 # Slices that start at multiples of this many elements give bit for bit what the whole tensor gives: vector code
@@ -105,7 +105,7 @@ def ranges_of(name: str, piece: Sequence[Part]) -> list[tuple[str, Ranges]]:
         if m.stored_grad is not None:
             grads.append(part.range(*m.stored_grad, itemsize))
         for key, dtype in m.layout.items():
-            if key in unit.states:
-                states.append(part.range(unit.states[key], slot, dtype.itemsize))
+            if (segment := stored_state(unit, slot, key, m.states.get(key))) is not None:
+                states.append(part.range(segment, slot, dtype.itemsize))
     found = [(name, params), (f"{name}:grad", grads), (f"{name}:state", states)]
     return [(value, Ranges(value, ranges)) for value, ranges in found if ranges]

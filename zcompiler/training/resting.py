@@ -21,6 +21,7 @@ from zcompiler.training.tensors import over, raw
 if TYPE_CHECKING:
     from zcompiler.training.residence import GradientRegion
     from zcompiler.training.session import Session
+    from zcompiler.training.states import StateHome
     from zcompiler.training.statistics import Ledger
 
 
@@ -34,7 +35,7 @@ class Unit:
     sizes: tuple[int, ...]  # bytes of each parameter
     itemsizes: tuple[int, ...]
     parameters: Segment | None = None  # None: they rest in ordinary memory
-    states: dict[str, Segment] = field(default_factory=dict)
+    states: dict[str, list[StateHome]] = field(default_factory=dict)
     gradients: dict[str, list[GradientRegion]] = field(default_factory=dict)
 
     def resting_in(self, tier: str, states: int) -> int:
@@ -115,10 +116,10 @@ def _map(p: torch.Tensor, record: Record) -> None:
 def _close_all(
     ledger: Ledger,
     parameters: Segment | None,
-    states: dict[str, Segment],
+    states: dict[str, list[StateHome]],
     gradients: dict[str, list[GradientRegion]],
 ) -> None:
-    regions = [region.segment for pool in gradients.values() for region in pool]
-    for segment in (*regions, *states.values(), *([parameters] if parameters is not None else [])):
+    rooms = [room.segment for pools in (gradients, states) for pool in pools.values() for room in pool]
+    for segment in (*rooms, *([parameters] if parameters is not None else [])):
         ledger.retire(segment)
         segment.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from runtime_ext.interface import Segment
 from zcompiler.training.resting import Unit
 from zcompiler.training.tensors import flat_over, strided
 
@@ -48,6 +51,30 @@ def state_layout(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype:
     return {k: v.dtype for k, v in made if isinstance(v, torch.Tensor) and v.shape == q.shape}
 
 
+@dataclass(eq=False)
+class StateHome:
+    """Room for one state of a unit's parameters. A slot is free when nobody holds a tensor over it: two optimizers
+    may keep the same state for the same parameter, and a user what one of them has saved."""
+
+    segment: Segment
+    looks: list[weakref.ref | None]
+
+    def holds(self, slot: int, value: object) -> bool:
+        """Whether this tensor lies in the slot."""
+        look = self.looks[slot]
+        array = look() if look is not None else None
+        return array is not None and isinstance(value, torch.Tensor) and array.ctypes.data == value.data_ptr()
+
+    def free(self, slot: int) -> bool:
+        look = self.looks[slot]
+        return look is None or look() is None
+
+
+def stored_state(unit: Unit, slot: int, key: str, value: object) -> Segment | None:
+    """Where the store has this state of a parameter, if it does."""
+    return next((home.segment for home in unit.states.get(key, ()) if home.holds(slot, value)), None)
+
+
 def adopt_states(
     session: Session, unit: Unit, p: torch.Tensor, slot: int, layout: StateLayout, state: dict[str, Any]
 ) -> None:
@@ -58,23 +85,26 @@ def adopt_states(
     first step's result goes.
     """
     for key, dtype in layout.items():
+        value = state.get(key)
         if unit.homes.optimizer != session.store_tier:
-            value = state.get(key)
             if isinstance(value, torch.Tensor) and value.stride() != p.stride():
                 state[key] = torch.empty_strided(p.shape, p.stride(), dtype=value.dtype).copy_(value)
             continue
-        segment = unit.states.get(key)
-        if segment is None:
+        if isinstance(value, torch.Tensor) and value.stride() == p.stride() and stored_state(unit, slot, key, value):
+            continue
+        homes = unit.states.setdefault(key, [])
+        home = next((h for h in homes if h.free(slot)), None)
+        if home is None:
             # Bytes of state for each of parameter; the unit's other parameters may have another dtype, and this factor.
             factor = -(-dtype.itemsize // p.element_size())
             sizes = [size * factor for size in unit.sizes]
-            segment = unit.states[key] = session.create_segment(f"{unit.name}.{key}", "state", sizes)
-        home, value = segment.map(slot)[: p.numel() * dtype.itemsize], state.get(key)
-        mapped = strided(flat_over(home, dtype), p)
+            segment = session.create_segment(f"{unit.name}.{key}", "state", sizes)
+            home = StateHome(segment, [None] * len(sizes))
+            homes.append(home)
+        array = home.segment.map(slot)[: p.numel() * dtype.itemsize]
+        home.looks[slot] = weakref.ref(array)
+        mapped = strided(flat_over(array, dtype), p)
         if isinstance(value, torch.Tensor):
-            at_home = value.data_ptr() == home.ctypes.data
-            if at_home and value.stride() == p.stride():
-                continue
-            mapped.copy_(value.clone() if at_home else value)
-            segment.drop_pages()
+            mapped.copy_(value)
+            home.segment.drop_pages()
         state[key] = mapped
