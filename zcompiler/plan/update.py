@@ -31,6 +31,7 @@ class SubGroup:
     param: int
     grad: int
     state: int
+    edits_grad: bool = False  # the step leaves another gradient behind than it found
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +79,7 @@ def update_schedule(groups: Sequence[SubGroup], tiers: tuple[Tier, ...], work_pe
         own = group.values()
         values += own
         moved = [v for v in own if v.home != compute]
-        written = [v for v in own if v.kind != "grad"]
+        written = [v for v in own if v.kind != "grad" or group.edits_grad]
         title = f"update/{group.name}"
         ops = [Op("nvme_read", "read", v.name, "shard", str(v.home), compute) for v in moved]
         ops.append(

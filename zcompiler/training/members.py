@@ -34,6 +34,7 @@ class Member:
     states: dict[str, Any]  # what the optimizer holds for it
     fresh: bool  # the optimizer has no state for it yet
     scalars: dict[str, Any]  # its other states (the step count) as they were: each slice starts from these
+    edits_grad: bool  # the step leaves another gradient behind than it finds
 
     def gradient(self) -> torch.Tensor:
         """The gradient with its elements in the parameter's order."""

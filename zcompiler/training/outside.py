@@ -42,7 +42,7 @@ class _Alone:
     def __init__(self) -> None:
         q = torch.nn.Parameter(torch.zeros(1))
         q.grad = torch.zeros(1)
-        holder: Any = Member(q, {}, None, {}, q.grad, None, {}, False, {})  # type: ignore[arg-type]
+        holder: Any = Member(q, {}, None, {}, q.grad, None, {}, False, {}, False)  # type: ignore[arg-type]
         self.gradient = sys.getrefcount(holder.grad)
         holder.states = {"state": torch.zeros(1)}
         table = {0: holder.states}  # as in the optimizer

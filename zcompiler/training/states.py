@@ -35,20 +35,28 @@ def step_without_hooks(optimizer: Any) -> None:
     type(optimizer).step.__wrapped__(optimizer)
 
 
-def state_layout(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype: torch.dtype) -> StateLayout:
-    """The states of a parameter's shape that a step with this group's settings makes, with their dtype.
+@dataclass(frozen=True)
+class StepForm:
+    """What a step does beside changing parameters: which states of a parameter's shape it keeps, with their dtype,
+    and whether it leaves another gradient behind than it found."""
 
-    Found out by taking one on a tiny parameter, so settings such as amsgrad or momentum need no table.
-    """
+    states: StateLayout
+    edits_gradients: bool
+
+
+def step_form(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype: torch.dtype) -> StepForm:
+    """Found out by taking a step with this group's settings on a tiny parameter: amsgrad, momentum, or the scale that
+    a GradScaler hands to a fused step need no table."""
     probe = bare_copy(optimizer)
     q = torch.nn.Parameter(torch.zeros(_PROBE, dtype=dtype))
-    q.grad = torch.zeros_like(q)
+    q.grad = torch.ones_like(q)
     probe.param_groups = [{**group, "params": [q]}]
     if isinstance(optimizer, torch.optim.Adagrad):  # makes its states when it is constructed, not in a step
         probe.state[q] = {"step": torch.tensor(0.0), "sum": torch.zeros_like(q)}
     step_without_hooks(probe)
     made = probe.state[q].items()
-    return {k: v.dtype for k, v in made if isinstance(v, torch.Tensor) and v.shape == q.shape}
+    states = {k: v.dtype for k, v in made if isinstance(v, torch.Tensor) and v.shape == q.shape}
+    return StepForm(states, not torch.equal(q.grad, torch.ones_like(q)))
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from zcompiler.training.registry import record_of
 from zcompiler.training.resting import Unit
 from zcompiler.training.session import Session
 from zcompiler.training.slices import UpdateCall, Updated
-from zcompiler.training.states import StateLayout, adopt_states, bare_copy, state_layout
+from zcompiler.training.states import StepForm, adopt_states, bare_copy, step_form
 
 
 class Update:
@@ -30,7 +30,7 @@ class Update:
         self, session: Session, optimizer: torch.optim.Optimizer, members: Sequence[tuple[dict[str, Any], torch.Tensor]]
     ) -> None:
         self.session, self._bare = session, bare_copy(optimizer)
-        self._layouts: dict[tuple[int, torch.dtype], StateLayout] = {}
+        self._forms: dict[tuple[int, torch.dtype], StepForm] = {}
         self._groups: dict[int, dict[str, Any]] = {}
         self.members = [m for group, p in members if (m := self._member(optimizer, group, p)) is not None]
         self.parameters = [m.p for m in self.members]
@@ -102,16 +102,27 @@ class Update:
         if grad.dtype != p.dtype or grad.device != p.device:
             return None
         key = (id(group), p.dtype)
-        if key not in self._layouts:
-            self._layouts[key] = state_layout(optimizer, group, p.dtype)
+        if key not in self._forms:
+            self._forms[key] = step_form(optimizer, group, p.dtype)
         if id(group) not in self._groups:
             # A scheduler changes the settings right after the step that they were meant for.
             own = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
             self._groups[id(group)] = own
-        layout, state = self._layouts[key], optimizer.state.get(p, {})
-        scalars = {k: v for k, v in state.items() if k not in layout}
+        form, state = self._forms[key], optimizer.state.get(p, {})
+        scalars = {k: v for k, v in state.items() if k not in form.states}
         stored = stored_gradient(record.unit, p, grad)
-        return Member(p, self._groups[id(group)], record, layout, grad, stored, state, not state, scalars)
+        return Member(
+            p,
+            self._groups[id(group)],
+            record,
+            form.states,
+            grad,
+            stored,
+            state,
+            not state,
+            scalars,
+            form.edits_gradients,
+        )
 
     def _subgroup_bytes(self) -> int:
         store, held = self.session.store_tier, 0
@@ -143,7 +154,8 @@ class Update:
             if not stored or part.member.stored_grad is not None
         )
         state = sum(part.padded(d.itemsize) for part in piece for d in part.member.layout.values())
-        return SubGroup(name, homes, param, grad, state)
+        edits = any(part.member.edits_grad for part in piece)
+        return SubGroup(name, homes, param, grad, state, edits)
 
     def _schedule(self, groups: Sequence[SubGroup]) -> Schedule:
         bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
