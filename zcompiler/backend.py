@@ -157,7 +157,7 @@ class _Bare:
         self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session, tiers: tuple[Tier, ...]
     ) -> None:
         self._name, self._captured, self._buckets, self._tiers = name, captured, buckets, tiers
-        factor = states_per_parameter_byte(session.options.optimizer)
+        factor = states_per_parameter_byte(session.options)
         self._states = {b.name: int(b.nbytes * factor) for b in buckets} if captured.backward is not None else {}
         self._step: Step | None = None
 

@@ -62,6 +62,7 @@ class Options:
     compute: str
     optimizer: str
     late: bool
+    master: str | None
     dump: Path | None
     nvme_is_ours: bool = False  # nobody named a path: `nvme` is zinf's own cache folder, which it may create
 
@@ -154,6 +155,11 @@ def _one_of(choices: Iterable[str]) -> Callable[[str, object], str]:
         return value
 
     return read
+
+
+def _one_of_or_none(choices: Iterable[str]) -> Callable[[str, object], str | None]:
+    read = _one_of((*choices, "None"))
+    return lambda where, value: None if value is None else read(where, value)
 
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
@@ -316,6 +322,15 @@ OPTIONS: tuple[Option, ...] = (
         "`step()`: for timing a step, or to have its errors there.",
         _true_or_false,
         _always(True),
+    ),
+    Option(
+        "master",
+        '`"float32"` or `None`',
+        "`None`",
+        "Updates 16-bit parameters in float32: the optimizer works on a float32 copy, which rests with its states, and "
+        "the parameter is that copy, rounded.",
+        _one_of_or_none(("float32",)),
+        _always(None),
     ),
     Option(
         "dump",

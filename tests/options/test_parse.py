@@ -34,6 +34,7 @@ def test_everything_has_a_default() -> None:
             compute="inductor",
             optimizer="AdamW",
             late=True,
+            master=None,
             dump=None,
             nvme_is_ours=True,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -35,6 +35,7 @@ class Member:
     fresh: bool  # the optimizer has no state for it yet
     scalars: dict[str, Any]  # its other states (the step count) as they were: each slice starts from these
     edits_grad: bool  # the step leaves another gradient behind than it finds
+    master: Literal["no", "new", "there"] = "no"  # whether it is updated in a higher precision
 
     def gradient(self) -> torch.Tensor:
         """The gradient with its elements in the parameter's order."""

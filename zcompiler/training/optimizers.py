@@ -16,6 +16,7 @@ from zcompiler.torch_compat import NoSubclasses, run_first, run_last, untraced
 from zcompiler.training.observed import ObservedStates
 from zcompiler.training.registry import complete_updates, record_of, settle
 from zcompiler.training.session import Session
+from zcompiler.training.states import working_dtype
 from zcompiler.training.update import Update
 
 _STREAMERS: weakref.WeakKeyDictionary[torch.optim.Optimizer, Streamer] = weakref.WeakKeyDictionary()
@@ -47,7 +48,9 @@ class Streamer:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._set_aside: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._late: list[Update] = []
-        optimizer.register_load_state_dict_pre_hook(lambda optimizer, states: settle())
+        self._loading: dict[str, Any] | None = None
+        optimizer.register_load_state_dict_pre_hook(self.before_loading)
+        optimizer.register_load_state_dict_post_hook(self.after_loading)
         self._before = optimizer.register_step_pre_hook(untraced(self.before))
         self._after = optimizer.register_step_post_hook(untraced(self.after))
 
@@ -89,6 +92,24 @@ class Streamer:
             # From the second step on: before, there were no states to look at.
             if type(optimizer.state) is not ObservedStates:
                 optimizer.state = ObservedStates(dict, optimizer.state)
+
+    def before_loading(self, optimizer: torch.optim.Optimizer, states: dict[str, Any]) -> None:
+        settle()
+        self._loading = states
+
+    def after_loading(self, optimizer: torch.optim.Optimizer) -> None:
+        """Torch rounds loaded states to the parameter's dtype; those of a master copy keep theirs."""
+        states, self._loading = self._loading, None
+        assert states is not None
+        numbers = (i for group in states["param_groups"] for i in group["params"])
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        for number, p in zip(numbers, parameters, strict=True):
+            record = record_of(p)
+            if record is None or working_dtype(record.unit.session, p.dtype) == p.dtype:
+                continue
+            for key, value in states["state"].get(number, {}).items():
+                if isinstance(value, torch.Tensor) and value.shape == p.shape:
+                    optimizer.state[p][key] = value.clone()
 
     def _restore(self) -> None:
         with NoSubclasses():

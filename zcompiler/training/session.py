@@ -88,7 +88,7 @@ class Session:
     def resting_in_memory(self, without: Sequence[torch.Tensor]) -> int:
         """Bytes of the limit that parameters other than these hold at rest, their gradients and states included."""
         own = {record.unit for p in without if (record := record_of(p)) is not None}
-        states = states_per_parameter_byte(self.options.optimizer)
+        states = states_per_parameter_byte(self.options)
         return sum(unit.resting_in(self.compute_tier, states) for unit in self.units if unit not in own)
 
     def tiers_without(self, taken: int) -> tuple[Tier, ...]:
@@ -199,9 +199,11 @@ class Session:
         return peaks
 
 
-def states_per_parameter_byte(name: str) -> int:
-    """Bytes of state that an optimizer class keeps for each byte of parameters, with its default settings."""
-    return len(OPTIMIZER_STATES[name])
+def states_per_parameter_byte(options: Options) -> int:
+    """Bytes of state that the planned optimizer keeps for each byte of parameters, with its default settings; at most,
+    where 16-bit parameters are updated in 32 bits."""
+    states = len(OPTIMIZER_STATES[options.optimizer])
+    return 2 * (states + 1) if options.master else states
 
 
 _SESSIONS: weakref.WeakValueDictionary[Options, Session] = weakref.WeakValueDictionary()

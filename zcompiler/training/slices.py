@@ -12,7 +12,7 @@ from runtime_ext.executor import Executor
 from runtime_ext.interface import Segment
 from zcompiler.schedule.model import Op, Schedule
 from zcompiler.training.members import Part, ranges_of
-from zcompiler.training.states import bare_copy, step_without_hooks
+from zcompiler.training.states import MASTER, bare_copy, step_without_hooks
 from zcompiler.training.tensors import flat, flat_over
 
 Updated = Callable[[Part, torch.Tensor], None]
@@ -54,8 +54,9 @@ class UpdateCall(Call):
         step_without_hooks(small)
         for s in slices:
             s.keep(small.state.get(s.q, {}))
+            assert s.param is not None
             if self.updated is not None:
-                self.updated(s.part, s.q.data)
+                self.updated(s.part, s.param)
             if s.part.is_last:
                 s.part.member.grad = None
 
@@ -101,9 +102,26 @@ class _Slice:
             self.param = flat(member.p)[cut]
         if self.grad is None:
             self.grad = flat(member.gradient())[cut]
-        self.q = torch.nn.Parameter(self.param)
-        self.q.grad = self.grad
+        value, grad = self.param, self.grad
+        if member.master != "no":
+            value = self._master(cut)
+            grad = grad.to(value.dtype)
+        self.q = torch.nn.Parameter(value)
+        self.q.grad = grad
         return self.q
+
+    def _master(self, cut: slice) -> torch.Tensor:
+        """The value in the precision in which it is updated: what the last step left of it, but where the parameter is
+        not that, rounded, the user has changed it."""
+        member, low = self.part.member, self.param
+        assert low is not None
+        master = self.states.get(MASTER)
+        if master is None:
+            master = flat(member.states[MASTER])[cut]
+        if member.master == "new":
+            return master.copy_(low)
+        edited = master.to(low.dtype) != low
+        return master.copy_(torch.where(edited, low.to(master.dtype), master)) if edited.any() else master
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state for the slice."""
@@ -111,6 +129,8 @@ class _Slice:
         whole = member.states
         state: dict[str, Any] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in member.scalars.items()}
         for key in member.layout:
+            if key == MASTER:
+                continue
             if key not in self.states and key in whole:
                 self.states[key] = flat(whole[key])[self.part.start : self.part.stop]
             if key in self.states:
@@ -120,6 +140,9 @@ class _Slice:
     def keep(self, state: dict[str, Any]) -> None:
         """Put what the step made where it belongs."""
         member = self.part.member
+        if member.master != "no":
+            assert self.param is not None
+            self.param.copy_(self.q.detach())
         whole = member.states
         for key, value in state.items():
             if key not in member.layout:

@@ -17,6 +17,9 @@ from zcompiler.training.tensors import flat_over, strided
 if TYPE_CHECKING:
     from zcompiler.training.session import Session
 
+MASTER = "master"  # among a parameter's states: its value in the precision in which the optimizer works
+_LOW = (torch.bfloat16, torch.float16)
+
 StateLayout = Mapping[str, torch.dtype]
 
 _PROBE = 2  # elements: enough to tell a state of the parameter's shape from a scalar
@@ -44,9 +47,14 @@ class StepForm:
     edits_gradients: bool
 
 
+def working_dtype(session: Session, dtype: torch.dtype) -> torch.dtype:
+    """The precision in which parameters of this dtype are updated."""
+    return torch.float32 if session.options.master and dtype in _LOW else dtype
+
+
 def step_form(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype: torch.dtype) -> StepForm:
-    """Found out by taking a step with this group's settings on a tiny parameter: amsgrad, momentum, or the scale that
-    a GradScaler hands to a fused step need no table."""
+    """Found out by taking a step with this group's settings on a tiny parameter of the dtype in which the optimizer
+    works: amsgrad, momentum, or the scale that a GradScaler hands to a fused step need no table."""
     probe = bare_copy(optimizer)
     q = torch.nn.Parameter(torch.zeros(_PROBE, dtype=dtype))
     q.grad = torch.ones_like(q)
@@ -95,8 +103,10 @@ def adopt_states(
     for key, dtype in layout.items():
         value = state.get(key)
         if unit.homes.optimizer != session.store_tier:
-            if isinstance(value, torch.Tensor) and value.stride() != p.stride():
-                state[key] = torch.empty_strided(p.shape, p.stride(), dtype=value.dtype).copy_(value)
+            if isinstance(value, torch.Tensor) and (value.stride(), value.dtype) != (p.stride(), dtype):
+                state[key] = torch.empty_strided(p.shape, p.stride(), dtype=dtype).copy_(value)
+            elif value is None and key == MASTER:
+                state[key] = torch.empty_like(p, dtype=dtype)
             continue
         if isinstance(value, torch.Tensor) and value.stride() == p.stride() and stored_state(unit, slot, key, value):
             continue

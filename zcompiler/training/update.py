@@ -20,7 +20,7 @@ from zcompiler.training.registry import record_of
 from zcompiler.training.resting import Unit
 from zcompiler.training.session import Session
 from zcompiler.training.slices import UpdateCall, Updated
-from zcompiler.training.states import StepForm, adopt_states, bare_copy, step_form
+from zcompiler.training.states import MASTER, StepForm, adopt_states, bare_copy, step_form, working_dtype
 
 
 class Update:
@@ -97,50 +97,61 @@ class Update:
         if record is None or grad is None or not record.fits(p) or not record.at_home(p):
             return None
         homes = record.unit.homes
-        if store not in (homes.params, homes.optimizer) or grad.layout is not torch.strided:
+        dtype = working_dtype(self.session, p.dtype)
+        if (store not in (homes.params, homes.optimizer) and dtype == p.dtype) or grad.layout is not torch.strided:
             return None
         if grad.dtype != p.dtype or grad.device != p.device:
             return None
         key = (id(group), p.dtype)
         if key not in self._forms:
-            self._forms[key] = step_form(optimizer, group, p.dtype)
+            self._forms[key] = step_form(optimizer, group, dtype)
         if id(group) not in self._groups:
             # A scheduler changes the settings right after the step that they were meant for.
             own = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
             self._groups[id(group)] = own
         form, state = self._forms[key], optimizer.state.get(p, {})
-        scalars = {k: v for k, v in state.items() if k not in form.states}
+        layout, edits_grad, master = form.states, form.edits_gradients, "no"
+        if dtype != p.dtype:
+            layout, edits_grad, master = {**layout, MASTER: dtype}, False, "there" if MASTER in state else "new"
+        rounded = [k for k in layout if isinstance(v := state.get(k), torch.Tensor) and v.dtype != layout[k]]
+        if rounded and master != "no":
+            self.session.note(
+                f"the states {', '.join(rounded)} of a parameter were rounded to {p.dtype} by load_state_dict before "
+                "the optimizer's first step; call it after that step to keep their precision"
+            )
+        scalars = {k: v for k, v in state.items() if k not in layout}
         stored = stored_gradient(record.unit, p, grad)
         return Member(
             p,
             self._groups[id(group)],
             record,
-            form.states,
+            layout,
             grad,
             stored,
             state,
             not state,
             scalars,
-            form.edits_gradients,
+            edits_grad,
+            master,  # type: ignore[arg-type]
         )
 
     def _subgroup_bytes(self) -> int:
-        store, held = self.session.store_tier, 0
+        store, held = self.session.store_tier, 0.0
         for unit, members in self.units.items():
             for m in members:
-                resting = (unit.homes.params != store) + (m.stored_grad is None)
-                resting += len(m.layout) * (unit.homes.optimizer != store)
+                resting = float((unit.homes.params != store) + (m.stored_grad is None))
+                resting += _states_per_byte(m) * (unit.homes.optimizer != store)
                 held += m.p.numel() * m.p.element_size() * resting
         homes = next(iter(self.units)).homes
-        return subgroup_bytes(self.session.options.memory, held, homes, self._moved(), OPTIMIZER_WORK)
+        return subgroup_bytes(self.session.options.memory, int(held), homes, self._moved(), OPTIMIZER_WORK)
 
-    def _moved(self) -> int:
+    def _moved(self) -> float:
         """Bytes that move for each byte of parameters, at most."""
-        store, most = self.session.store_tier, 0
+        store, most = self.session.store_tier, 0.0
         for unit, members in self.units.items():
             for m in members:
                 moved = (unit.homes.params == store) + (m.stored_grad is not None)
-                most = max(most, moved + len(m.layout) * (unit.homes.optimizer == store))
+                most = max(most, moved + _states_per_byte(m) * (unit.homes.optimizer == store))
         return most
 
     def _subgroup(self, name: str, piece: list[Part]) -> SubGroup:
@@ -161,3 +172,8 @@ class Update:
         bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
         ahead = max(g.nbytes for g in groups)
         return run_pipeline(bare, parse_pipeline(f"prefetch-reads{{bytes={format_bytes(ahead)}}}"))
+
+
+def _states_per_byte(m: Member) -> float:
+    """Bytes of states for each byte of a parameter."""
+    return sum(dtype.itemsize for dtype in m.layout.values()) / m.p.element_size()
