@@ -139,8 +139,10 @@ class _Building:
         kept = []
         for i in named:
             why = None
-            if i.unit is not None and record_of(self.inputs[i.position]) is None:
-                why = why_not_managed(self.inputs[i.position])
+            if i.unit is not None:
+                record = record_of(self.inputs[i.position])
+                if record is None or not record.fits(self.inputs[i.position]):
+                    why = why_not_managed(self.inputs[i.position])
             kept.append(Input(i.position, i.name) if why else i)
             if why and self.inputs[i.position].numel():
                 left.setdefault(why, []).append(i.name)

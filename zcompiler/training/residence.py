@@ -56,6 +56,10 @@ class LiveResidence:
         self._offsets: dict[str, tuple[int, ...]] = {}
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
+        for p in parameters:
+            record = record_of(p)
+            if record is not None and not (record.fits(p) and record.may_come_home(p)):
+                forget(p)  # its old slot is no home for it
         records = [self._record(bucket, parameters, p) for p in parameters]
         for p, record in zip(parameters, records, strict=True):
             if not record.at_home(p):
@@ -115,9 +119,6 @@ class LiveResidence:
 
     def _record(self, bucket: Bucket, parameters: Sequence[torch.Tensor], p: torch.Tensor) -> Record:
         record = record_of(p)
-        if record is not None and not record.fits(p):
-            forget(p)  # of another shape or dtype now: its old slot is no home for it
-            record = None
         if record is None or (record.unit.parameters is None and self.homes.params == self.session.store_tier):
             # Those of the bucket that nobody knows yet become a unit together.
             new = [q for q in parameters if (r := record_of(q)) is None or r.unit.parameters is None]

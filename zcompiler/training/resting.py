@@ -2,6 +2,10 @@
 
 The graph never reads through the mapping: it gathers by direct I/O into the arena. Both see the same file, and the
 system keeps them coherent as long as they do not overlap in time, which the schedule takes care of.
+
+Users set `p.data`, and may hold on to what they set it to or to what it was. Whoever else looks into a storage must go
+on seeing what ordinary memory would show: a parameter is not moved away from a storage that it shares, and nothing is
+written to a home that it has left while others look at it.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import torch
 
 from runtime_ext.interface import Segment
 from zcompiler.plan.plan import Homes
+from zcompiler.torch_compat import storage_is_shared
 from zcompiler.training.registry import forget, record_of, remember
 from zcompiler.training.tensors import over, raw
 
@@ -54,6 +59,7 @@ class Record:
     shape: torch.Size
     strides: tuple[int, ...]
     address: int = 0
+    mapped: weakref.ref | None = None  # lives as long as anybody looks at the slot through the mapping
 
     def fits(self, p: torch.Tensor) -> bool:
         """Whether the parameter still has the elements, and their order, that the slot was made for."""
@@ -61,6 +67,10 @@ class Record:
 
     def at_home(self, p: torch.Tensor) -> bool:
         return self.unit.parameters is None or p.data_ptr() == self.address
+
+    def may_come_home(self, p: torch.Tensor) -> bool:
+        """Whether the slot may take what the parameter holds now."""
+        return self.at_home(p) or self.mapped is None or self.mapped() is None
 
 
 def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], homes: Homes) -> Unit:
@@ -87,9 +97,7 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
 def bring_home(p: torch.Tensor, record: Record) -> None:
     """The user replaced the storage (`p.data = ...`): take its content over and map again."""
     assert record.unit.parameters is not None
-    new = p.data
-    home = over(record.unit.parameters.map(record.slot), p)
-    home.copy_(new)
+    over(record.unit.parameters.map(record.slot), p).copy_(p.detach())
     record.unit.parameters.drop_pages()
     _map(p, record)
 
@@ -106,11 +114,20 @@ def give_back(p: torch.Tensor) -> None:
 
 
 def _map(p: torch.Tensor, record: Record) -> None:
+    """Let the parameter look at its slot, which holds its values; not if that would part it from what it shares."""
     assert record.unit.parameters is not None
+    if storage_is_shared(p):
+        name = record.unit.name.partition(":")[0]
+        record.unit.session.note(
+            f"a parameter of {name} shares its storage with another tensor, so it stays there and every "
+            "call copies it to the store: set p.data to a clone, or p itself where a weight is to be tied"
+        )
+        return
+    array = record.unit.parameters.map(record.slot)
     # Under inference_mode the new storage would be an inference tensor, which autograd refuses for ever after.
     with torch.inference_mode(False), torch.no_grad():
-        p.data = over(record.unit.parameters.map(record.slot), p)
-    record.address = p.data_ptr()
+        p.data = over(array, p)
+    record.address, record.mapped = p.data_ptr(), weakref.ref(array)
 
 
 def _close_all(
