@@ -18,7 +18,7 @@ from zcompiler.plan.planner import make_plan
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule, Tier
-from zcompiler.torch_compat import compile_through_aot, give_no_buffers_away, joint_passes
+from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away, joint_passes
 from zcompiler.training.dump import Dump
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
@@ -110,8 +110,13 @@ class _Building:
         )
         if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
             session.store()
-            for p in parameters:
-                observe(p)
+            frame, before = frame_in_compilation()
+            # The first model of a class goes on with its graph. The others come with ordinary parameters, which become
+            # observed when they are taken over: all of them share one more graph.
+            if not before or frame not in session.frames:
+                for p in parameters:
+                    observe(p)
+            session.frames.add(frame)
         dump = Dump(session.options.dump, name)
         dump.plan(plan)
         dump.schedule("bare", bare.schedule(plan.homes))

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, PlainAOTInput, TangentAOTInput
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._guards import CompileContext, TracingContext, detect_fake_mode, tracing
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -36,6 +36,14 @@ def dynamo_position(placeholder: torch.fx.Node) -> int | None:
     """Which of Dynamo's graph inputs an AOTAutograd placeholder is; None for tangents and saved intermediates."""
     desc = placeholder.meta.get("desc")
     return desc.idx if isinstance(desc, PlainAOTInput) else None
+
+
+def frame_in_compilation() -> tuple[int, int]:
+    """(which frame Dynamo compiles, how often it has done so before, its inputs being refused by the guards since)."""
+    compile_id = CompileContext.current_compile_id()
+    if compile_id is None or compile_id.frame_id is None:
+        return -1, 0
+    return compile_id.frame_id, compile_id.frame_compile_id or 0
 
 
 def is_tangent(placeholder: torch.fx.Node) -> bool:

@@ -128,3 +128,16 @@ def test_weights_that_come_to_share_a_storage_while_training_stay_together(disk:
     train(own, IDS)
     assert not torch.equal(own.ours.module.head.weight, own.ours.module.embedding.weight)
     assert_moved(own, ALL_ON_NVME, "param", "grad", "state")
+
+
+def test_an_instance_whose_weights_share_a_storage_is_served_by_a_graph_of_others(disk: Path) -> None:
+    first, second, third = (twins(disk, language(tied=False)) for _ in range(3))
+    for own in (first, second):
+        train(own, IDS)
+    graphs = zcompiler.stats(first.ours.model).graphs
+    third.each(tie_storages)
+    with pytest.warns(RuntimeWarning, match="shares its storage"):
+        train(third, IDS)
+    assert zcompiler.stats(first.ours.model).graphs == graphs, "it was compiled anew: the test shows nothing"
+    assert torch.equal(third.ours.module.head.weight, third.ours.module.embedding.weight)
+    train(first, IDS)

@@ -156,7 +156,7 @@ def _observed_gradient(grad: torch.Tensor | None) -> torch.Tensor | None:
 def observe(p: torch.Tensor) -> None:
     """Let looks at this parameter wait for updates that still run.
 
-    Dynamo guards on the class, so this belongs before the guards of a parameter's first graph are made.
+    Dynamo guards on the class, so for the first graph of a frame this belongs before its guards are made.
     """
     if type(p) is torch.nn.Parameter:
         p.__class__ = ObservedParameter

@@ -20,6 +20,7 @@ import torch
 from runtime_ext.interface import Segment
 from zcompiler.plan.plan import Homes
 from zcompiler.torch_compat import storage_is_shared
+from zcompiler.training.observed import observe
 from zcompiler.training.registry import forget, record_of, remember
 from zcompiler.training.tensors import over, raw
 
@@ -88,6 +89,8 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
         remember(p, record)
         if unit.parameters is not None:
             _map(p, record)
+        if session.store_tier in (homes.params, homes.grads, homes.optimizer):
+            observe(p)
     session.units.add(unit)
     # A unit dies with the last of its parameters; its files go then, not when the process ends.
     weakref.finalize(unit, _close_all, session.ledger, unit.parameters, unit.states, unit.gradients)

@@ -64,6 +64,7 @@ class Session:
         self._unit_names: Counter[str] = Counter()
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._update_key: Hashable = None
+        self.frames: set[int] = set()  # those of which it has a graph for observed parameters
         self.graphs = 0
         self.steps = 0
         self.peak = 0
