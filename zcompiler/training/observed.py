@@ -6,6 +6,7 @@ before each operation on an object of these classes (`__torch_function__`), and 
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -115,6 +116,13 @@ class ObservedParameter(torch.nn.Parameter, metaclass=_EqualToParameter):
             settle()
         with NoSubclasses():
             return func(*args, **(kwargs or {}))
+
+    def detach(self) -> torch.Tensor:
+        """A Tensor; but `Parameter(p)` takes from anything but the two classes it knows only its own class again."""
+        detached = super().detach()
+        if sys._getframe(1).f_code is torch.nn.Parameter.__new__.__code__:
+            detached.__class__ = type(self)
+        return detached
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         settle()
