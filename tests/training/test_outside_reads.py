@@ -150,6 +150,22 @@ def test_whatever_a_user_writes_into_a_weight_is_kept_and_seen_by_the_next_forwa
         own.goes_on()
 
 
+def test_weights_that_a_user_sets_aside_come_back_as_they_were(own: Pair) -> None:
+    """What averages of weights do for an evaluation."""
+    aside: list[dict[str, torch.Tensor]] = []
+    for side in own.sides():
+        parameters = dict(side.module.named_parameters())
+        aside.append({name: p.data for name, p in parameters.items()})
+        for p in parameters.values():
+            p.data = torch.full_like(p, 0.03125)
+    own.goes_on()
+    assert_equal(*aside, "set aside")
+    for side, old in zip(own.sides(), aside, strict=True):
+        for name, p in side.module.named_parameters():
+            p.data = old.pop(name)
+    own.goes_on()
+
+
 def restart_optimizer(side: Side) -> None:
     side.optimizer = type(side.optimizer)(side.module.parameters(), lr=1e-2)
 
