@@ -31,9 +31,19 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     """An empty directory on a disk."""
-    kind = file_system(tmp_path.stat().st_dev)
-    if kind in MEMORY_FILE_SYSTEMS:
-        pytest.skip(f"{tmp_path} is on {kind}, which is memory: give pytest a --basetemp on a disk")
-    path = tmp_path / "nvme"
+    path = on_a_disk(tmp_path) / "nvme"
     path.mkdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def lasting_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Like `disk`, for what the tests of a module share."""
+    return on_a_disk(tmp_path_factory.mktemp("nvme"))
+
+
+def on_a_disk(path: Path) -> Path:
+    kind = file_system(path.stat().st_dev)
+    if kind in MEMORY_FILE_SYSTEMS:
+        pytest.skip(f"{path} is on {kind}, which is memory: give pytest a --basetemp on a disk")
     return path
