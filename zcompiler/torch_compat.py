@@ -242,9 +242,14 @@ def missing_cxx_compiler() -> str | None:
 
 def storage_is_shared(t: torch.Tensor) -> bool:
     """Whether another tensor looks into this one's storage: an alias would see nothing of what happens to its copy."""
+    return storage_sharers(t) > 0
+
+
+def storage_sharers(t: torch.Tensor) -> int:
+    """How many other tensors look into this one's storage."""
     alone = torch.empty(1)
     users = torch._C._storage_Use_Count
-    return users(t.untyped_storage()._cdata) > users(alone.untyped_storage()._cdata)
+    return users(t.untyped_storage()._cdata) - users(alone.untyped_storage()._cdata)
 
 
 def untraced(function: Callback) -> Callback:

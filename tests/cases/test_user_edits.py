@@ -223,6 +223,8 @@ def test_a_weight_that_looks_into_a_vector_of_the_user_follows_it(own: Pair) -> 
     own.each(lambda side: torch.nn.utils.vector_to_parameters(torch.zeros(99), side.module.parameters()))
     own.same(evaluate)
     assert torch.equal(*vectors)
+    # A vector that nobody keeps does not hold them.
+    assert [p.untyped_storage().nbytes() for p in own.ours.module.parameters()] == [256, 32, 96, 12]
 
 
 def test_a_weight_that_becomes_a_part_of_a_larger_matrix(own: Pair) -> None:

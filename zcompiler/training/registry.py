@@ -33,6 +33,10 @@ def records_of(parameters: Iterable[torch.Tensor]) -> list[Record]:
     return [record for p in parameters if (record := record_of(p)) is not None]
 
 
+def known_parameters() -> list[torch.Tensor]:
+    return list(_RECORDS.keys())
+
+
 def running_updates() -> list[LateUpdate]:
     """The updates that are not complete although their optimizer step has returned."""
     return _RUNNING

@@ -13,15 +13,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
 from runtime_ext.interface import Segment
 from zcompiler.plan.plan import Homes
-from zcompiler.torch_compat import storage_is_shared
+from zcompiler.torch_compat import storage_sharers
 from zcompiler.training.observed import observe
-from zcompiler.training.registry import forget, record_of, remember
+from zcompiler.training.registry import forget, known_parameters, record_of, remember
 from zcompiler.training.tensors import over, raw
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def give_back(p: torch.Tensor) -> None:
 def _map(p: torch.Tensor, record: Record) -> None:
     """Let the parameter look at its slot, which holds its values; not if that would part it from what it shares."""
     assert record.unit.parameters is not None
-    if storage_is_shared(p):
+    if _is_shared(p):
         name = record.unit.name.partition(":")[0]
         record.unit.session.note(
             f"a parameter of {name} shares its storage with another tensor, so it stays there and every "
@@ -131,6 +132,17 @@ def _map(p: torch.Tensor, record: Record) -> None:
     with torch.inference_mode(False), torch.no_grad():
         p.data = over(array, p)
     record.address, record.mapped = p.data_ptr(), weakref.ref(array)
+
+
+def _is_shared(p: torch.Tensor) -> bool:
+    """Whether others would miss what happens to a copy of the storage. Parts of one vector that is nobody's but the
+    parameters' are not shared, as long as they do not overlap."""
+    sharers = storage_sharers(p)
+    if sharers == 0 or p.untyped_storage().nbytes() == p.nbytes:
+        return sharers > 0
+    storage = p.untyped_storage().data_ptr()
+    parts = sorted((q.data_ptr(), q.nbytes) for q in known_parameters() if q.untyped_storage().data_ptr() == storage)
+    return len(parts) <= sharers or any(at + size > after for (at, size), (after, _) in pairwise(parts))
 
 
 def _close_all(
