@@ -5,10 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.training.conftest import lasting_disk
-
-__all__ = ["lasting_disk", "nothing_compiled"]
-
 
 @pytest.fixture(autouse=True)
 def nothing_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
