@@ -62,7 +62,8 @@ class Streamer:
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         settle()
-        self._restore()  # a step that raised never came to `after`
+        # What a step that raised left here is spent: the user may have cleared these gradients since, or made new ones.
+        self._set_aside, self._late = [], []
         why_not = _why_not_streamed(optimizer)
         # Only now: an optimizer that runs as it is may call its closure as often as it likes.
         changed = _evaluate_closure(args, kwargs) if why_not is None else None
