@@ -130,7 +130,7 @@ class _Building:
             bare.step(plan.homes),
             schedule,
             executor=session.executor,
-            residence=LiveResidence(session, plan.homes),
+            residence=LiveResidence(session, plan.homes, plan.peak[session.compute_tier]),
             compiler=session.compiler,
             compute=session.compute,
             note=session.note,

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 class Residence(Protocol):
     """Where parameters and gradients of live arguments rest; the training part knows."""
 
+    def admit(self, parameters: Sequence[torch.Tensor]) -> None:
+        """A call with these parameters begins. DoesNotFit when they are new and the limit has no room for them."""
+        ...
+
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
         """Where these parameters rest in the store, taken over first if they are new; None: in ordinary memory."""
         ...
@@ -84,6 +88,7 @@ class GraphCall(Call):
     def begin(self, names: PhaseNames, live: dict[int, torch.Tensor], phase: str) -> None:
         """Start a phase: `live` are the parameters by Dynamo position. New ones are taken over here."""
         self.names, self.live = names, live
+        self.graph.residence.admit([live[p] for bucket in self.graph.buckets for p in bucket.positions])
         for bucket in self.graph.buckets:
             self.located[bucket.name] = self.graph.residence.locate(bucket, [live[p] for p in bucket.positions])
         self.graph.residence.begins(self.schedule, phase, self.graph.trains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ import torch
 
 from runtime_ext.interface import Buffer, Event, Segment
 from zcompiler.analyse.buckets import Bucket
+from zcompiler.errors import DoesNotFit
 from zcompiler.layout import layout
 from zcompiler.lower.call import GradientHome
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.plan.plan import Homes
 from zcompiler.schedule.model import Schedule
+from zcompiler.schedule.sizes import format_bytes
 from zcompiler.training.late import Read
 from zcompiler.training.registry import forget, record_of, running_updates, settle
 from zcompiler.training.resting import Record, bring_home, take_over
@@ -49,11 +52,28 @@ class GradientRegion:
 class LiveResidence:
     """The Residence of one graph."""
 
-    def __init__(self, session: Session, homes: Homes) -> None:
-        self.session, self.homes = session, homes
+    def __init__(self, session: Session, homes: Homes, planned: int) -> None:
+        """`planned`: bytes that a step with one model takes in the compute tier at most."""
+        self.session, self.homes, self.planned = session, homes, planned
         # Weak: a compiled graph outlives the parameters it last ran with, and must not keep their files.
         self._known: dict[str, tuple[list[weakref.ref[Record]], Ranges | None]] = {}
         self._offsets: dict[str, tuple[int, ...]] = {}
+
+    def admit(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Torch runs a graph with every model of the same form; the plan was made for the first of them only."""
+        if all(record_of(p) is not None for p in parameters):
+            return
+        session, limit = self.session, self.session.options.memory
+        if self.planned + session.resting_in_memory(parameters) <= limit:
+            return
+        gc.collect()  # models that nobody holds any more
+        most = self.planned + session.resting_in_memory(parameters)
+        if most > limit:
+            raise DoesNotFit(
+                f"memory={format_bytes(limit)} is too small for one more model of a form that is compiled already: "
+                f"together with what others hold it needs {format_bytes(most)} ({self.homes}). Set memory to at least "
+                f"{-(-most >> 20)}MiB, or let more rest on {session.store_tier} (option place)"
+            )
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
         for p in parameters:
