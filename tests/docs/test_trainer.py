@@ -1,0 +1,26 @@
+"""The lines of docs/trainer.md are run in order, in one process; only the path in them is another."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "trainer.md"
+PATH = '"nvme": "/path/on/a/disk"'
+
+
+def test_the_lines_about_the_trainer_run(disk: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 2 and all(block.count(PATH) == 1 for block in blocks)
+    nvme = disk / "nvme"
+    nvme.mkdir()
+    # Nothing is compiled with C++: that would take longer than all else.
+    code = "\n".join(blocks).replace(PATH, f'"nvme": {str(nvme)!r}, "compute": "eager"')
+    run = subprocess.run([sys.executable, "-c", code], cwd=disk, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    assert "4 steps through zinf" in run.stdout
+    saved = {path.name for path in (disk / "checkpoints").iterdir()}
+    assert {"checkpoint-2", "checkpoint-4"} <= saved
+    assert list(nvme.iterdir()) == []
