@@ -112,6 +112,17 @@ def test_what_one_model_keeps_in_memory_leaves_less_for_the_next(disk: Path) -> 
     assert zcompiler.stats(first).peak["host"] <= 24 << 20
 
 
+def test_models_one_after_the_other_have_the_whole_limit_each(disk: Path) -> None:
+    """What nobody holds any more takes nothing, though Python has not collected it."""
+    for width in (2048, 2049, 2050):
+        (module,) = modules((512, width))
+        module.itself = lambda module=module: module  # as a Trainer and its callbacks do: only the collector finds it
+        model = with_zinf(module, disk, memory=NO_ROOM_FOR_TWO, place={})
+        train([model], WIDE)
+        assert {r.unit.homes for r in records_of(model.parameters())} == {Homes("host", "host", "host")}
+        del module, model
+
+
 def test_a_second_model_of_the_same_form_is_refused_where_only_one_fits(disk: Path) -> None:
     """Torch runs it through the graph of the first, whose plan keeps all states in memory."""
     sizes = (512, 2048), (512, 2048)

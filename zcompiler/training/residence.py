@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,16 +62,13 @@ class LiveResidence:
         """Torch runs a graph with every model of the same form; the plan was made for the first of them only."""
         if all(record_of(p) is not None for p in parameters):
             return
-        session, limit = self.session, self.session.options.memory
-        if self.planned + session.resting_in_memory(parameters) <= limit:
-            return
-        gc.collect()  # models that nobody holds any more
-        most = self.planned + session.resting_in_memory(parameters)
+        limit = self.session.options.memory
+        most = self.planned + self.session.resting_in_memory(parameters)
         if most > limit:
             raise DoesNotFit(
                 f"memory={format_bytes(limit)} is too small for one more model of a form that is compiled already: "
                 f"together with what others hold it needs {format_bytes(most)} ({self.homes}). Set memory to at least "
-                f"{-(-most >> 20)}MiB, or let more rest on {session.store_tier} (option place)"
+                f"{-(-most >> 20)}MiB, or let more rest on {self.session.store_tier} (option place)"
             )
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 import weakref
@@ -90,7 +91,13 @@ class Session:
         """Bytes of the limit that parameters other than these hold at rest, their gradients and states included."""
         own = {record.unit for p in without if (record := record_of(p)) is not None}
         states = states_per_parameter_byte(self.options)
-        return sum(unit.resting_in(self.compute_tier, states) for unit in self.units if unit not in own)
+
+        def resting() -> int:
+            return sum(unit.resting_in(self.compute_tier, states) for unit in self.units if unit not in own)
+
+        if resting():
+            gc.collect()  # what nobody holds any more takes nothing, though Python has not found it yet
+        return resting()
 
     def tiers_without(self, taken: int) -> tuple[Tier, ...]:
         """The tiers, with `taken` bytes less in the compute tier."""
