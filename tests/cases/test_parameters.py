@@ -45,12 +45,19 @@ class Symmetric(nn.Module):
 def test_a_parametrization_that_comes_and_goes_while_training(disk: Path) -> None:
     own = twins(disk, built(Two))
     train(own, DATA[:2])
-    changed(own, lambda side: parametrize.register_parametrization(side.module.first, "weight", Symmetric()))
+
+    def come(side: Side) -> None:
+        parametrize.register_parametrization(side.module.first, "weight", Symmetric())
+        nn.utils.parametrizations.weight_norm(side.module.second)
+
+    def go(side: Side) -> None:
+        for layer in side.module.children():
+            parametrize.remove_parametrizations(layer, "weight")
+
+    changed(own, come)
     weight = own.ours.module.first.weight
     assert torch.equal(weight, weight.t())
-    changed(own, lambda side: nn.utils.parametrizations.weight_norm(side.module.second))
-    changed(own, lambda side: parametrize.remove_parametrizations(side.module.first, "weight"))
-    changed(own, lambda side: parametrize.remove_parametrizations(side.module.second, "weight"))
+    changed(own, go)
     assert [name for name, _ in own.ours.module.named_parameters()] == [
         name for name, _ in own.theirs.module.named_parameters()
     ]
