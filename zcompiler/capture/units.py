@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import torch.fx
 
-from zcompiler.capture.names import split_path
+from zcompiler.capture.names import clean, split_path
 
 
 def unit_of_parameter(path: tuple[str, ...]) -> str:
@@ -22,7 +22,7 @@ def unit_of_parameter(path: tuple[str, ...]) -> str:
 
 
 def unit_of_node(node: torch.fx.Node, units: frozenset[str]) -> str | None:
-    """The unit whose module made this node, or None. `units` are those that own parameters."""
+    """The unit whose module made this node, or None. `units` are those that own parameters, by their clean names."""
     for prefix in _prefixes(_module_path(node)):
         if prefix in units:
             return prefix
@@ -35,7 +35,8 @@ def _module_path(node: torch.fx.Node) -> tuple[str, ...]:
     if not stack:
         return ()
     # Dynamo marks a module's second call in a trace as `name@1`.
-    return tuple(step.split("@")[0] for step in split_path(list(stack.values())[-1][0])[1])
+    steps = (clean(step.split("@")[0]) for step in split_path(list(stack.values())[-1][0])[1])
+    return tuple(step for step in steps if step)
 
 
 def _prefixes(path: tuple[str, ...]) -> Iterable[str]:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from zcompiler.capture.names import RESERVED
 from zcompiler.errors import ZinfError
 from zcompiler.schedule.memory import counted_tiers, memory, peak_of
 from zcompiler.schedule.model import KINDS, Op, Region, Schedule, Tier, Value
 from zcompiler.schedule.sizes import format_bytes, parse_bytes
 from zcompiler.schedule.words import FORM_OF, FORMS, LANES, OP_KINDS
 
-RESERVED = frozenset({"reads", "writes", "after", "for"})
 _NAME = re.compile(r"[\w./:\[\]-]+", re.ASCII)
 _EVENT = re.compile(r"(\w+)\(([\w./:\[\]-]+)\)(?:@([\w./:\[\]-]+))?", re.ASCII)
 _LANE_WIDTH, _KIND_WIDTH = 11, 15
