@@ -72,10 +72,9 @@ def stored_gradient(unit: Unit, p: torch.Tensor, grad: torch.Tensor) -> tuple[Se
     address = grad.data_ptr()
     for pool in unit.gradients.values():
         for region in pool:
-            for slot, look in enumerate(region.looks):
-                array = look()
-                if array is not None and array.ctypes.data == address:
-                    return region.segment, slot
+            slot = region.slots.get(address)
+            if slot is not None and region.looks[slot]() is not None:
+                return region.segment, slot
     return None
 
 

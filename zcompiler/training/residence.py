@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class GradientRegion:
 
     segment: Segment
     looks: list[weakref.ref]
+    slots: dict[int, int] = field(default_factory=dict)  # address -> which of the looks
 
     def free(self) -> bool:
         return all(look() is None for look in self.looks)
@@ -100,6 +101,7 @@ class LiveResidence:
             pool.append(region)
         arrays = [region.segment.map(i) for i in range(len(sizes))]
         region.looks = [weakref.ref(a) for a in arrays]
+        region.slots = {a.ctypes.data: i for i, a in enumerate(arrays)}
         offsets = dict(zip(parameters, layout(sizes)[0], strict=True))
         tensors = {slot: over(a, p) for (slot, p), a in zip(parameters.items(), arrays, strict=True)}
         return GradientHome(Ranges(value, [Range(region.segment, 0, region.segment.nbytes)]), tensors, offsets)
