@@ -24,6 +24,19 @@ def held_files(folder: Path, process: int | str = "self") -> list[str]:
     return [path for path in found if path.startswith(str(folder))]
 
 
+def stored_bytes(folder: Path) -> int:
+    """Bytes on the disk of the files below `folder`, nameless as they are, that this process has open."""
+    files: dict[int, int] = {}
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder)):
+                status = os.fstat(int(descriptor))
+                files[status.st_ino] = status.st_blocks * 512
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+    return sum(files.values())
+
+
 def session_of(module: torch.nn.Module) -> Any:
     return records_of(module.parameters())[0].unit.session
 
