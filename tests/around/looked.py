@@ -45,7 +45,6 @@ def look() -> Look:
         },
         "registered": {
             "optimizers": repr(sorted(str(cls) for cls in known(torch.optim.Optimizer))),
-            "parameters": repr(sorted(str(cls) for cls in known(torch.nn.Parameter))),
             "nodes": repr(sorted(map(str, torch.utils._pytree.SUPPORTED_NODES))),
             "safe to load": repr(sorted(map(str, torch.serialization.get_safe_globals()))),
             "pickled by": repr(sorted(map(str, copyreg.dispatch_table))),
