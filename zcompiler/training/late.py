@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,10 +58,13 @@ class LateUpdate:
     def start(self, call: UpdateCall, schedule: Schedule, optimizer: torch.optim.Optimizer) -> None:
         """From now on looks from outside wait for it; if the optimizer dies, it is done first."""
         self._call: UpdateCall | None = call
-        self._regions = iter(schedule.regions)
+        first, *others = schedule.regions
+        reads = next(i for i, op in enumerate(first.ops) if op.kind == "run")
+        self._regions = iter([replace(first, ops=first.ops[reads:]), *others])
         for piece in call.parts.values():
             for part in piece:
                 self._left[part.member.record] += 1
+        call.executor.run([replace(first, ops=first.ops[:reads])], call)  # the disk need not wait for the forward
         remember_update(self)
         self._at_death = weakref.finalize(optimizer, self.complete)
         self._at_death.atexit = False

@@ -13,6 +13,9 @@ from zcompiler.schedule.words import phase_of
 from zcompiler.training.members import Member
 from zcompiler.training.resting import Record
 
+# While a forward computes, nobody issues the update's next transfers: enough of them must be on their way.
+DEPTH = 2
+LARGEST_LATE = 8 << 20
 _UNLIMITED = 1 << 62
 
 
@@ -74,10 +77,10 @@ class Uses:
 
 
 def late_bytes(room: int, most: int, bytes_per_param_byte: float, tail: int) -> int:
-    """Bytes of parameters in a sub-group such that three of them, and the optimizer's temporaries, fit in `room`; at
-    most `most`, and 0 when not even the smallest fits."""
-    each = int(room / (3 * bytes_per_param_byte + tail))
-    size = min(most, each // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
+    """Bytes of parameters in a sub-group such that one of them, DEPTH that are read and DEPTH that are written, and the
+    optimizer's temporaries, fit in `room`; at most `most`, and 0 when not even the smallest fits."""
+    each = int(room / ((1 + 2 * DEPTH) * bytes_per_param_byte + tail))
+    size = min(most, LARGEST_LATE, each // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
     return max(0, size)
 
 

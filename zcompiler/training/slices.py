@@ -28,11 +28,11 @@ class UpdateCall(Call):
         bare: Any,
         parts: dict[str, list[Part]],
         schedule: Schedule,
-        largest: int,
+        lag: int,
         updated: Updated | None = None,
     ) -> None:
         # While one sub-group is updated and the next is read, the one before may still be on its way to the store.
-        super().__init__(executor, schedule, lag=largest)
+        super().__init__(executor, schedule, lag=lag)
         self.bare, self.parts, self.updated = bare, parts, updated
         self.ranges = {name: ranges for n, piece in parts.items() for name, ranges in ranges_of(n, piece)}
 

@@ -14,7 +14,7 @@ from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.training.late import LateUpdate
 from zcompiler.training.members import Member, Part, pieces_of, stored_gradient
-from zcompiler.training.ordering import late_bytes
+from zcompiler.training.ordering import DEPTH, late_bytes
 from zcompiler.training.outside import seen_from_outside
 from zcompiler.training.registry import record_of
 from zcompiler.training.resting import Unit
@@ -47,7 +47,7 @@ class Update:
         """Do it now."""
         if not self.members:
             return
-        call, schedule = self._call(self._subgroup_bytes())
+        call, schedule = self._call(self._subgroup_bytes(), 1)
         try:
             call.executor.run(schedule.regions, call)
         finally:
@@ -58,7 +58,7 @@ class Update:
     def start(self, optimizer: torch.optim.Optimizer) -> None:
         """Let it go on with the next forward, in the order in which that needs the units."""
         late = LateUpdate(self.session.steps, self.members)
-        call, schedule = self._call(self._size, late.updated)
+        call, schedule = self._call(self._size, DEPTH, late.updated)
         self._mark_changed()
         self.session.late_steps += 1
         late.start(call, schedule, optimizer)
@@ -74,16 +74,16 @@ class Update:
         self.units = dict(sorted(self.units.items(), key=lambda item: min(order[m.record] for m in item[1])))
         return self._size > 0
 
-    def _call(self, size: int, updated: Updated | None = None) -> tuple[UpdateCall, Schedule]:
+    def _call(self, size: int, depth: int, updated: Updated | None = None) -> tuple[UpdateCall, Schedule]:
         parts: dict[str, list[Part]] = {}
         for unit, members in self.units.items():
             pieces = pieces_of(members, size)
             for i, piece in enumerate(pieces):
                 parts[unit.name if len(pieces) == 1 else f"{unit.name}[{i}]"] = piece
         groups = [self._subgroup(name, piece) for name, piece in parts.items()]
-        schedule = self.session.update_schedule(tuple(groups), lambda: self._schedule(groups))
-        largest = max(g.nbytes for g in groups)
-        return UpdateCall(self.session.executor, self._bare, parts, schedule, largest, updated), schedule
+        ahead = depth * max(g.nbytes for g in groups)
+        schedule = self.session.update_schedule((ahead, *groups), lambda: self._schedule(groups, ahead))
+        return UpdateCall(self.session.executor, self._bare, parts, schedule, ahead, updated), schedule
 
     def _mark_changed(self) -> None:
         # Autograd must refuse a backward whose forward saw the old values, as it would in memory.
@@ -168,9 +168,8 @@ class Update:
         edits = any(part.member.edits_grad for part in piece)
         return SubGroup(name, homes, param, grad, state, edits)
 
-    def _schedule(self, groups: Sequence[SubGroup]) -> Schedule:
+    def _schedule(self, groups: Sequence[SubGroup], ahead: int) -> Schedule:
         bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
-        ahead = max(g.nbytes for g in groups)
         return run_pipeline(bare, parse_pipeline(f"prefetch-reads{{bytes={format_bytes(ahead)}}}"))
 
 
