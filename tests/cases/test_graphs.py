@@ -37,13 +37,15 @@ def graphs_in_use(counter: CompileCounterWithBackend) -> int:
     return sum(len(graph.graph.nodes) > 0 for graph in counter.graphs)
 
 
-def assert_all_listed(own: Pair, counter: CompileCounterWithBackend) -> None:
-    """Each graph that torch made has its schedule, and the update has one."""
+def assert_all_listed(own: Pair, counter: CompileCounterWithBackend, compiled: int = 1) -> None:
+    """Each graph that torch made has its schedule, and the update has one. `compiled`: how often each may have been
+    made: a graph that serves several layers is made again for the second of them, whose parameters come unobserved."""
     schedules = zcompiler.schedule(own.ours.model)
     made = graphs_in_use(counter)
-    graphs = [f"graph{i}" for i in range(made)]
-    assert set(graphs) <= set(schedules) <= {*graphs, "update"}
-    assert zcompiler.stats(own.ours.model).graphs == made
+    graphs = sorted(set(schedules) - {"update"})
+    assert graphs == [f"graph{i}" for i in range(len(graphs))]
+    assert made <= len(graphs) <= compiled * made
+    assert zcompiler.stats(own.ours.model).graphs == len(graphs)
     for name in graphs:
         assert any(op.kind == "run" for _, op in schedules[name].ops())
 
@@ -114,7 +116,7 @@ def test_one_graph_that_serves_several_layers_takes_the_weights_of_each(disk: Pa
     own, counter = counted(disk, Broken(), ALL_ON_NVME)
     for x in (*PLAIN, *PLAIN):
         same(own, partial(step, x=x))
-    assert_all_listed(own, counter)
+    assert_all_listed(own, counter, compiled=2)
     assert_moved(own, ALL_ON_NVME)
 
 
