@@ -45,8 +45,11 @@ class _Done:
 class LateUpdate:
     """One optimizer step's update, from its `start` until `complete`. Any thread may ask for a part of it."""
 
-    def __init__(self, step: int, members: Sequence[Member]) -> None:
-        self.step = step
+    def __init__(
+        self, step: int, members: Sequence[Member], freed: Callable[[int], None], computed: Callable[[], None]
+    ) -> None:
+        """`freed` is told of gradients that are no longer needed, in bytes; `computed` when all is updated."""
+        self.step, self._freed, self._computed = step, freed, computed
         self._members = {m.record: m for m in members}
         self._left: Counter[Record] = Counter()  # parts that are still to be updated, by parameter
         self._untouched = set(self._members)
@@ -148,10 +151,15 @@ class LateUpdate:
             self.raise_error()
         name = region.name.removeprefix("update/")
         written = call.events.get(f"write({name})@{region.name}")
+        # Activations are made while gradients go: the holes they leave would stay on top of them.
+        done = (p.member for p in call.parts[name] if p.is_last and p.member.stored_grad is None)
+        self._freed(sum(m.p.numel() * m.p.element_size() for m in done))
         for part in call.parts[name]:
             self._left[part.member.record] -= 1
             if written is not None:
                 self._landing[part.member.record].append(written[1])
+        if not any(self._left.values()):
+            self._computed()
 
     def _landings(self, records: Iterable[Record]) -> list[Event]:
         return [e for record in records for e in self._landing.get(record, ()) if not e.done()]

@@ -154,7 +154,11 @@ class Session:
         the end of a backward held both.
         """
         self.peak = max(self.peak, held)
-        self._freed += freed
+        self.freed(freed)
+
+    def freed(self, nbytes: int) -> None:
+        """Told of memory that was given back to the allocator inside a phase."""
+        self._freed += nbytes
         if self._freed > _TRIM_AFTER:
             self._freed = 0
             trim_memory()

@@ -57,7 +57,7 @@ class Update:
 
     def start(self, optimizer: torch.optim.Optimizer) -> None:
         """Let it go on with the next forward, in the order in which that needs the units."""
-        late = LateUpdate(self.session.steps, self.members)
+        late = LateUpdate(self.session.steps, self.members, self.session.freed, self.session.between_phases)
         call, schedule = self._call(self._size, DEPTH, late.updated)
         self._mark_changed()
         self.session.late_steps += 1
