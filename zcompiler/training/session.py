@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # What an arena keeps of its free pages between phases: giving all back would fault it all in again.
 _KEPT = 32 << 20
 # How much may be freed inside a phase before the system gets it back. A trim takes some ten milliseconds.
-_TRIM_AFTER = 192 << 20
+_TRIM_AFTER = 96 << 20
 
 
 class Session:
