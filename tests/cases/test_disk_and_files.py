@@ -210,17 +210,6 @@ def test_two_processes_train_in_one_folder_as_each_would_alone(disk: Path) -> No
     assert list(disk.iterdir()) == []
 
 
-def test_two_models_with_budgets_of_their_own_train_in_one_folder(disk: Path) -> None:
-    """Equal names, and sessions that do not know each other."""
-    torch.manual_seed(15)
-    pairs = [twins(disk, Two(), ALL_ON_NVME, memory=memory) for memory in ("64MiB", "65MiB")]
-    for x in PLAIN:
-        for own in pairs:
-            same(own, lambda side, x=x: finish(side, side.model(x)))
-    for own in pairs:
-        assert_moved(own, ALL_ON_NVME)
-
-
 def test_a_model_that_goes_leaves_the_other_in_its_folder_alone(disk: Path) -> None:
     torch.manual_seed(16)
     stays = twins(disk, Two(), ALL_ON_NVME, memory="66MiB")

@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import zcompiler
 from tests.cases.steps import EVERYWHERE, all_of, assert_moved, finish, same
 from tests.right.programs import PLAIN
-from tests.right.twins import ALL_ON_NVME, with_zinf
+from tests.right.twins import ALL_ON_NVME, ON_HOST, with_zinf
 from tests.training.pair import Pair, Side, adamw
 
 
@@ -171,10 +171,10 @@ class Mixer(nn.Module):
         return self.last(x * self.weigh(x).softmax(1)).square().mean()
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("make", [Mixer, pytest.param(Encoder, marks=pytest.mark.full)])
-def test_twelve_sequence_lengths_need_two_graphs(make: type[nn.Module], place: dict[str, str], disk: Path) -> None:
-    own, counter = counted(disk, make(), place)
+@pytest.mark.full
+@pytest.mark.parametrize("place", [ALL_ON_NVME, ON_HOST], ids=["nvme", "host"])
+def test_twelve_lengths_of_an_encoder_layer_need_two_graphs(place: dict[str, str], disk: Path) -> None:
+    own, counter = counted(disk, Encoder(), place)
     for length in (7, 12, 5, 9, 16, 3, 11, 8, 14, 4, 13, 6):
         same(own, partial(step, x=tokens(2, length)), f"at length {length}, the")
     assert graphs_in_use(counter) == 2

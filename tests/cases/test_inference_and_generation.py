@@ -1,4 +1,4 @@
-"""Calls without gradients between steps: inference mode first, and text that is generated while the model trains."""
+"""Calls without gradients before, between and inside steps: in inference mode, and to generate text."""
 
 from __future__ import annotations
 
@@ -25,16 +25,6 @@ def step(side: Side, x: torch.Tensor = PLAIN[0]) -> dict[str, Any]:
 @torch.inference_mode()
 def infer(side: Side, x: torch.Tensor = PLAIN[1]) -> dict[str, Any]:
     return {"inferred loss": side.model(x).clone()}
-
-
-@EVERYWHERE
-def test_a_model_that_was_first_called_in_inference_mode_trains(place: dict[str, str], disk: Path) -> None:
-    own = twins(disk, Two(), place)
-    for _ in range(2):
-        same(own, infer)
-    for x in PLAIN:
-        same(own, partial(step, x=x))
-    assert_moved(own, place)
 
 
 def test_weights_that_are_loaded_in_inference_mode_are_used_and_train(disk: Path) -> None:
@@ -133,33 +123,16 @@ def test_tokens_chosen_between_steps_are_those_of_the_uncompiled_model(place: di
     assert_moved(own, place)
 
 
-@pytest.mark.full
-def test_text_generated_between_steps_is_that_of_the_weights_at_the_time(disk: Path) -> None:
-    own, graphs, texts = llama_pair(disk, ALL_ON_NVME), [], []
-    for batch in batches(llama, 3):
-        same(own, generate)
-        same(own, lambda side, batch=batch: finish(side, side.forward(batch)))
-        graphs.append(zcompiler.stats(own.ours.module).graphs)
-        texts.append(generate(own.ours)["tokens"])
-    assert graphs[1] == graphs[2], f"graphs after each round: {graphs}"
-    assert not torch.equal(texts[0], texts[2]), "training never changed the text"
-    assert zcompiler.stats(own.ours.module).fallbacks == ()
-    assert_moved(own, ALL_ON_NVME)
-
-
 MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "how", [{"use_cache": True}, {"attention_mask": MASK, "num_beams": 2}], ids=["cached", "padded beams"]
-)
-def test_text_generated_while_a_loss_waits_for_its_backward(how: dict[str, Any], disk: Path) -> None:
+def test_beams_over_padded_prompts_while_a_loss_waits_for_its_backward(disk: Path) -> None:
     own = llama_pair(disk, ALL_ON_NVME)
 
     def act(side: Side, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
         waiting = side.forward(batch)
-        return generate(side, **how) | finish(side, waiting)
+        return generate(side, attention_mask=MASK, num_beams=2) | finish(side, waiting)
 
     for batch in batches(llama, 2):
         same(own, partial(act, batch=batch))

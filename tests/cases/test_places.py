@@ -108,7 +108,10 @@ def layers_step(side: Side) -> dict[str, Any]:
     return finish(side, side.forward({"x": torch.linspace(-1, 1, 24).reshape(3, 8)}))
 
 
-@pytest.mark.parametrize("place", PLACES, ids=label)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(p, id=label(p), marks=() if len({*p.values()}) == 1 else pytest.mark.full) for p in PLACES],
+)
 def test_less_than_the_largest_layer_is_refused_with_what_each_placement_needs(
     place: dict[str, str], disk: Path
 ) -> None:

@@ -1,8 +1,7 @@
-"""Models that train together, copies of models, and hooks that update: all over the same nvme."""
+"""A model whose backward passes through another one, and hooks that update while backward runs."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from tests.cases.steps import EVERYWHERE, all_of, assert_moved, finish, grads_of, same, twins
 from tests.right.programs import PLAIN, Two
-from tests.right.twins import ALL_ON_NVME, assert_equal, copied, moved
-from tests.training.pair import Pair, Side
+from tests.right.twins import ALL_ON_NVME, assert_equal, moved
+from tests.training.pair import Side
 
 softplus = nn.functional.softplus
 
@@ -61,70 +59,6 @@ def test_a_generator_trains_through_its_critic(frozen: bool, place: dict[str, st
         ours, theirs = (duel(g, c, x, frozen) for g, c in zip(generators.sides(), critics.sides(), strict=True))
         assert_equal(ours, theirs, f"in step {step}, the critic's")
     assert_moved(generators, place)
-
-
-@torch.no_grad()
-def follow(teacher: nn.Module, student: nn.Module) -> None:
-    for p, q in zip(teacher.parameters(), student.parameters(), strict=True):
-        p.lerp_(q, 0.25)
-
-
-@EVERYWHERE
-@pytest.mark.parametrize("after", [lambda *_: None, follow], ids=["fixed", "following the student"])
-def test_a_student_learns_from_a_frozen_teacher(
-    after: Callable[[nn.Module, nn.Module], None], place: dict[str, str], disk: Path
-) -> None:
-    students = twins(disk, Generator(), place)
-    module = copy.deepcopy(students.ours.module).requires_grad_(False).eval()
-    teachers = twins(disk, module, place)
-    with torch.no_grad():
-        for side in students.sides():
-            side.module.first.weight.mul_(0.5)
-    for step in range(4):
-        made = []
-        for student, teacher in zip(students.sides(), teachers.sides(), strict=True):
-            with torch.no_grad():
-                wanted = teacher.model(PLAIN[step % 3])
-            made.append(finish(student, (student.model(PLAIN[step % 3]) - wanted).square().mean()))
-            after(teacher.module, student.module)
-            made[-1] |= {f"teacher's {name}": value for name, value in copied(teacher.module.state_dict()).items()}
-        assert_equal(*made, f"in step {step}, the")
-    assert_moved(students, place)
-
-
-def step_on(side: Side, x: torch.Tensor = PLAIN[0]) -> dict[str, Any]:
-    return finish(side, side.forward({"x": x}))
-
-
-@EVERYWHERE
-def test_a_copy_of_a_compiled_model_is_independent_and_trains_itself(place: dict[str, str], disk: Path) -> None:
-    own = twins(disk, Two(), place)
-    same(own, step_on)
-    copies = own.each(lambda side: copy.deepcopy(side.model))
-    values = copied(dict(copies[0].named_parameters()))
-    for x in PLAIN:
-        same(own, lambda side, x=x: step_on(side, x))
-    assert_equal(dict(copies[0].named_parameters()), values, "copied")
-    assert_equal(*(dict(c.named_parameters()) for c in copies), "copied")
-    second = Pair(*(Side(c, c, torch.optim.AdamW(c.parameters(), lr=1e-2)) for c in copies))
-    for x in PLAIN:
-        same(second, lambda side, x=x: step_on(side, x))
-        same(own, lambda side, x=x: step_on(side, x))
-    assert_moved(own, place)
-
-
-def test_an_average_of_the_weights_can_be_kept_and_used(disk: Path) -> None:
-    own = twins(disk, Two(), ALL_ON_NVME)
-    same(own, step_on)
-    averages = own.each(lambda side: AveragedModel(side.module, multi_avg_fn=get_ema_multi_avg_fn(0.5)))
-    for x in PLAIN:
-        same(own, lambda side, x=x: step_on(side, x))
-        for average, side in zip(averages, own.sides(), strict=True):
-            average.update_parameters(side.module)
-        assert_equal(*(copied(a.state_dict()) for a in averages), "average of")
-        assert torch.equal(averages[0](x), averages[1](x))
-    assert not torch.equal(averages[0].module.first.weight, own.ours.module.first.weight)
-    assert_moved(own, ALL_ON_NVME)
 
 
 @torch.no_grad()
