@@ -1,1 +1,1 @@
-"""In: what is known of the hardware. Out: a `Machine`: its tiers and lanes by name, for plans and runtimes alike."""
+"""In: what is known of the hardware. Out: a `Machine` that prices work, and the `Parts` that a session runs on."""

@@ -1,8 +1,12 @@
-"""A machine as zinf sees it. Nothing later writes a tier's or a lane's name into its code, but takes it from here."""
+"""A `Machine`: how much its tiers hold, how fast its lanes move bytes and how fast it computes, as frozen data."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from dataclasses import dataclass
+
+from zcompiler.machine.work import ITEM, Matmul, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,19 +18,85 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """`bandwidth` in bytes a second once a transfer goes on, `latency` in seconds until it does."""
+
+    name: str
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulRates:
+    """FLOP a second of square matmuls: `points` of (side, rate), the side rising."""
+
+    dtype: str
+    points: tuple[tuple[int, float], ...]
+
+    def rate(self, side: float) -> float:
+        """FLOP a second of a matmul that does as many operations as a square one of this side.
+
+        Between two points log(rate) is linear in log(side), as rates rise by powers; outside them it is the nearest's.
+        """
+        sides = [known for known, _ in self.points]
+        after = bisect(sides, side)
+        if after == 0 or after == len(sides):
+            return self.points[min(after, len(sides) - 1)][1]
+        (low, slow), (high, fast) = self.points[after - 1 : after + 1]
+        part = math.log(side / low) / math.log(high / low)
+        return slow * (fast / slow) ** part
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """`compute` is the tier that regions run from, `store` where shards rest, `threads` how many each I/O lane has."""
+    """What one rank has to itself while all others of its node work, too.
 
-    tiers: tuple[Memory, ...]
-    compute: str
-    store: str
-    threads: dict[str, int]
-
-
-def cpu_only(memory: int) -> Machine:
-    """A machine without a device: regions run from host memory, of which a step may take `memory` bytes.
-
-    Two threads a lane fill the queue of a disk; more would compete with computing for the cores.
+    `elementwise`, `reduction` and `copy` are bytes read and written a second by memory-bound ops; `kernel` and `region`
+    are seconds that calling one costs on top; `fused` and `unfused` are bytes of float32 parameters that AdamW updates
+    a second, its states and gradients in the compute tier. `measured` names the tables of the file that were measured;
+    the others are described.
     """
-    tiers = (Memory("host", memory), Memory("nvme", None))
-    return Machine(tiers, compute="host", store="nvme", threads={"nvme_read": 2, "nvme_write": 2})
+
+    name: str
+    tiers: tuple[Memory, ...]
+    lanes: tuple[Lane, ...]
+    matmuls: tuple[MatmulRates, ...]
+    elementwise: float
+    reduction: float
+    copy: float
+    kernel: float
+    region: float
+    fused: float
+    unfused: float
+    measured: tuple[str, ...] = ()
+
+    def compute_seconds(self, work: Work) -> float:
+        """Seconds of a region's compute: its matmuls, its memory-bound bytes and its kernel calls, one after another.
+
+        A matmul takes as long as its operations or as moving its operands, whichever is more.
+        """
+        matmuls = sum(self._matmul_seconds(matmul) * matmul.count for matmul in work.matmuls)
+        return matmuls + work.moved / self.elementwise + work.kernels * self.kernel
+
+    def lane_seconds(self, lane: str, nbytes: int) -> float:
+        """Seconds of one transfer that has the lane to itself. LookupError for a lane that this machine has not."""
+        for known in self.lanes:
+            if known.name == lane:
+                return known.latency + nbytes / known.bandwidth
+        has = ", ".join(known.name for known in self.lanes)
+        raise LookupError(f"machine {self.name} has no lane {lane}, only {has}")
+
+    def update_seconds(self, param_bytes: int, fused: bool = False) -> float:
+        """Seconds in which AdamW updates parameters of `param_bytes` bytes of float32, transfers left out."""
+        return param_bytes / (self.fused if fused else self.unfused)
+
+    def _matmul_seconds(self, matmul: Matmul) -> float:
+        computing = matmul.flops / self._rate(matmul)
+        return max(computing, matmul.operand_bytes / self.elementwise)
+
+    def _rate(self, matmul: Matmul) -> float:
+        """A dtype without rates of its own counts as float32, and wider ones as that much slower."""
+        rates = {known.dtype: known for known in self.matmuls}
+        if matmul.dtype in rates:
+            return rates[matmul.dtype].rate(matmul.size)
+        return rates["f32"].rate(matmul.size) / max(1.0, ITEM.get(matmul.dtype, 4) / ITEM["f32"])

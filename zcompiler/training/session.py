@@ -21,7 +21,7 @@ from runtime_ext.nvme import NvmeStore
 from runtime_ext.runtime import Runtime
 from zcompiler.errors import ZinfError
 from zcompiler.lower.regions import RegionCompiler, usable_compute
-from zcompiler.machine.machine import cpu_only
+from zcompiler.machine.parts import cpu_only
 from zcompiler.options import OPTIMIZER_STATES, Options, parse_options
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
@@ -52,14 +52,14 @@ class Session:
         self.compiler = RegionCompiler()
         self._lanes: dict[str, Lane] = {}
         self._stores: dict[str, Store] = {}
-        self.machine = cpu_only(options.memory)
-        self.compute_tier, self.store_tier = self.machine.compute, self.machine.store
+        self.parts = cpu_only(options.memory)
+        self.compute_tier, self.store_tier = self.parts.compute, self.parts.store
         # More than there is cannot even be reserved; the limit itself stays what the user said.
         there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         arenas: dict[str, Arena] = {self.compute_tier: HostArena(self.compute_tier, min(options.memory, there))}
         self.runtime = Runtime(self._lanes, arenas, self._stores, Alone())
         self.executor = Executor(self.runtime)
-        self.tiers = tuple(Tier(t.name, t.capacity, t.name == self.compute_tier) for t in self.machine.tiers)
+        self.tiers = tuple(Tier(t.name, t.capacity, t.name == self.compute_tier) for t in self.parts.tiers)
         self.schedules: dict[str, Schedule] = {}
         self.plans: dict[str, Plan] = {}
         self._unit_names: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Session:
         if self.store_tier not in self._stores:
             self._stores[self.store_tier] = store = NvmeStore(self.options.nvme_folders())
             self.fallbacks += store.fallbacks
-            for name, threads in self.machine.threads.items():
+            for name, threads in self.parts.threads.items():
                 self._lanes[name] = HostLane(name, threads)
         return self._stores[self.store_tier]
 
