@@ -1,5 +1,10 @@
 """Errors that the user can act on: what, where, the numbers, the remedy, in one message."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class ZinfError(RuntimeError):
     """Anything zinf refuses or cannot do."""
@@ -7,3 +12,12 @@ class ZinfError(RuntimeError):
 
 class DoesNotFit(ZinfError):
     """No plan stays inside the memory limit; the message says the smallest limit that would do."""
+
+
+def did_you_mean(word: object, words: Iterable[str]) -> str:
+    """A hint to put behind a word that is none of `words`: the one closest to it, or nothing."""
+    if not isinstance(word, str):
+        return ""
+    folded = {known.casefold(): known for known in words}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1)
+    return f' (did you mean "{folded[close[0]]}"?)' if close else ""
