@@ -118,7 +118,7 @@ class _Building:
                     observe(p)
             session.frames.add(frame)
         dump = Dump(session.options.dump, name)
-        dump.plan(plan)
+        dump.plan(plan, str(session.machine))
         dump.schedule("bare", bare.schedule(plan.homes))
         schedule = run_pipeline(bare.schedule(plan.homes), parse_pipeline(plan.pipeline), dump.schedule)
         dump.schedule("final", schedule)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NoReturn
 
-from zcompiler.errors import ZinfError
+from zcompiler.errors import ZinfError, did_you_mean
 from zcompiler.free_memory import free_memory
+from zcompiler.quantities import SIZES, meant, parse_quantity
 
 HOMES = ("host", "nvme", "auto")
 COMPUTE = ("inductor", "eager")
+MACHINES = ("laptop", "h200-server", "dgx-2")  # descriptions that are shipped
 
 # The elementwise classes of torch.optim and the states, each of its parameter's shape and dtype, that they keep with
 # their default settings; what other settings add is known once the real optimizer is seen.
@@ -63,6 +62,7 @@ class Options:
     optimizer: str
     late: bool
     master: str | None
+    machine: str | Path | None
     dump: Path | None
     nvme_is_ours: bool = False  # nobody named a path: `nvme` is zinf's own cache folder, which it may create
 
@@ -118,7 +118,7 @@ def parse_options(
         raise OptionError(f'options are a dict such as {{"memory": "4GiB"}}, not {raw!r}')
     for name in raw:
         if name not in _BY_NAME:
-            raise OptionError(f"zinf has no option {name!r}{_did_you_mean(name, _BY_NAME)}; its options are {_names()}")
+            raise OptionError(f"zinf has no option {name!r}{did_you_mean(name, _BY_NAME)}; its options are {_names()}")
     surroundings = _Surroundings(environ, free_memory)
     values = {
         name: option.read(f'option "{name}"', raw[name]) if name in raw else option.otherwise(surroundings)
@@ -138,20 +138,12 @@ def _refuse(where: str, value: object, allowed: str, hint: str = "") -> NoReturn
     raise OptionError(f"{where} cannot be {value!r}{hint}; it takes {allowed}")
 
 
-def _did_you_mean(word: object, words: Iterable[str]) -> str:
-    if not isinstance(word, str):
-        return ""
-    folded = {known.casefold(): known for known in words}
-    close = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return f' (did you mean "{folded[close[0]]}"?)' if close else ""
-
-
 def _one_of(choices: Iterable[str]) -> Callable[[str, object], str]:
     allowed = tuple(choices)
 
     def read(where: str, value: object) -> str:
         if not isinstance(value, str) or value not in allowed:
-            _refuse(where, value, " or ".join(f'"{choice}"' for choice in allowed), _did_you_mean(value, allowed))
+            _refuse(where, value, " or ".join(f'"{choice}"' for choice in allowed), did_you_mean(value, allowed))
         return value
 
     return read
@@ -162,23 +154,15 @@ def _one_of_or_none(choices: Iterable[str]) -> Callable[[str, object], str | Non
     return lambda where, value: None if value is None else read(where, value)
 
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
-_UNITS = {"B": 1} | {f"{p}{b}": n**e for e, p in enumerate("KMGT", 1) for b, n in (("B", 1000), ("iB", 1024))}
-
-
-def _size(text: str) -> int | None:
-    match = _SIZE.fullmatch(text)
-    return int(Fraction(match[1]) * _UNITS[match[2]]) if match else None  # rounded down: never above what was said
-
-
 def _bytes(where: str, value: object, least: int = 1, also: str = "") -> int:
-    allowed = f'{also}a whole number of bytes from {least} on, or a string such as "1.25GiB" ({", ".join(_UNITS)})'
+    allowed = f'{also}a whole number of bytes from {least} on, or a string such as "1.25GiB" ({", ".join(SIZES.sizes)})'
     size: int | None = None
     if isinstance(value, str):
-        size = _size(value)
-        if size is None:
-            tidy = "".join(value.split()).upper().replace("I", "i")
-            _refuse(where, value, allowed, f' (did you mean "{tidy}"?)' if _size(tidy) else "")
+        exact = parse_quantity(value, SIZES)
+        if exact is None:
+            right = meant(value, SIZES)
+            _refuse(where, value, allowed, f' (did you mean "{right}"?)' if right else "")
+        size = int(exact)  # rounded down: never above what was said
     elif not isinstance(value, bool):
         try:
             size = operator.index(value)  # type: ignore[arg-type]
@@ -233,13 +217,22 @@ def _default_paths(around: _Surroundings) -> tuple[Path, ...]:
     return (Path(cache) / "zinf",)
 
 
+def _machine(where: str, value: object) -> str | Path | None:
+    """A word is a name; what has a slash or an ending, or is a Path, is a path."""
+    if value is None:
+        return None
+    if isinstance(value, str) and value and os.sep not in value and not value.endswith(".toml"):
+        return _one_of(MACHINES)(f"{where}, if it is no path to a .toml file,", value)
+    return _path(where, value)
+
+
 def _place(where: str, value: object) -> Place:
     kinds = tuple(field.name for field in fields(Place))
     if not isinstance(value, Mapping):
         _refuse(where, value, f'a dict such as {{"params": "nvme"}} with keys from {", ".join(kinds)}')
     for kind in value:
         if kind not in kinds:
-            _refuse(f"a key of {where}", kind, ", ".join(f'"{k}"' for k in kinds), _did_you_mean(kind, kinds))
+            _refuse(f"a key of {where}", kind, ", ".join(f'"{k}"' for k in kinds), did_you_mean(kind, kinds))
     return Place(**{kind: _one_of(HOMES)(f'{where}["{kind}"]', home) for kind, home in value.items()})
 
 
@@ -330,6 +323,15 @@ OPTIONS: tuple[Option, ...] = (
         "Updates 16-bit parameters in float32: the optimizer works on a float32 copy, which rests with its states, and "
         "the parameter is that copy, rounded.",
         _one_of_or_none(("float32",)),
+        _always(None),
+    ),
+    Option(
+        "machine",
+        "a path to a `.toml` file, or the name of a shipped description: " + ", ".join(f'`"{m}"`' for m in MACHINES),
+        "what `zinf calibrate` has measured, else `laptop` with the memory and disk of this machine",
+        "What the hardware can do: how fast it computes and moves bytes. A description lets a plan be looked at for a "
+        "machine that is not there.",
+        _machine,
         _always(None),
     ),
     Option(

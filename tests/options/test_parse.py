@@ -35,6 +35,7 @@ def test_everything_has_a_default() -> None:
             optimizer="AdamW",
             late=True,
             master=None,
+            machine=None,
             dump=None,
             nvme_is_ours=True,
         )
@@ -152,11 +153,21 @@ def test_place_fills_what_is_not_said() -> None:
         ("optimizer", "Adamw", 'did you mean "AdamW"?'),
         ("optimizer", "LBFGS", '"SGD"'),
         ("optimizer", ["AdamW"], "['AdamW']"),
+        ("machine", "lapto", 'did you mean "laptop"?'),
+        ("machine", "", "a path"),
+        ("machine", 3, "a path"),
     ],
 )
 def test_bad_choices(name: str, bad: object, part: str) -> None:
     message = refused({name: bad})
     assert f'option "{name}"' in message and part in message
+
+
+def test_a_machine_is_a_name_or_a_path() -> None:
+    assert parse({"machine": "dgx-2"}).machine == "dgx-2"
+    assert parse({"machine": "/a/box.toml"}).machine == parse({"machine": Path("/a/box.toml")}).machine
+    assert parse({"machine": "box.toml"}).machine == Path.cwd() / "box.toml"
+    assert parse({"machine": Path("laptop")}).machine == Path.cwd() / "laptop"
 
 
 def test_an_option_error_is_a_value_error_and_one_of_ours() -> None:

@@ -22,7 +22,7 @@ class Dump:
             (self._folder / f"{self._count:02}-{title}.zsched").write_text(str(schedule))
             self._count += 1
 
-    def plan(self, plan: Plan) -> None:
+    def plan(self, plan: Plan, machine: str) -> None:
         if self._folder is not None:
-            lines = [f"pipeline: {plan.pipeline}", *plan.reasons]
+            lines = [f"machine: {machine}", f"pipeline: {plan.pipeline}", *plan.reasons]
             (self._folder / "plan.txt").write_text("\n".join(lines) + "\n")

@@ -21,6 +21,7 @@ from runtime_ext.nvme import NvmeStore
 from runtime_ext.runtime import Runtime
 from zcompiler.errors import ZinfError
 from zcompiler.lower.regions import RegionCompiler, usable_compute
+from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.options import OPTIMIZER_STATES, Options, parse_options
 from zcompiler.plan.plan import Plan
@@ -47,6 +48,7 @@ class Session:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.machine = choose_machine(options.machine, os.environ, options.nvme[0])
         self.fallbacks: list[str] = []
         self.compute = usable_compute(options.compute, self.fallbacks)
         self.compiler = RegionCompiler()
@@ -190,6 +192,7 @@ class Session:
             regions_compiled=self.compiler.compiled,
             fallbacks=tuple(self.fallbacks),
             late=self.late_steps - then.late,
+            machine=str(self.machine),
         )
 
     def reset_stats(self) -> None:

@@ -23,7 +23,8 @@ class Stats:
     gradients in the making); `planned_peak`: what the plan expected at most, region temporaries included. `hidden` and
     `exposed`: seconds in which a lane worked while computing went on, and in which computing waited for it.
     `regions_compiled`: distinct regions. `fallbacks`: what could not be done as asked, in words.
-    `late`: steps whose update went on beside the forward after them.
+    `late`: steps whose update went on beside the forward after them. `machine`: the one that is planned for, and where
+    its figures come from.
     """
 
     steps: int
@@ -38,6 +39,7 @@ class Stats:
     regions_compiled: int
     fallbacks: tuple[str, ...]
     late: int
+    machine: str
 
 
 @dataclass(slots=True)
