@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from bench.serve import serve
-from bench.store import Plain, seconds
+from bench.store import Plain
+from zcompiler.cli.calibrate.samples import seconds
 
 
 def _prepare(settings: dict[str, Any]) -> dict[str, Callable[[], dict[str, Any]]]:

@@ -14,15 +14,14 @@ import mmap
 import os
 import statistics
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from runtime_ext.host import HostArena, HostLane
-from runtime_ext.nvme import NvmeStore
 from runtime_ext.nvme.segment import CHUNK
+from zcompiler.cli.calibrate.disk import Stored
+from zcompiler.cli.calibrate.samples import seconds
 
 Measure = Callable[[], None]
 
@@ -62,49 +61,6 @@ class Plain:
             thread.join()
 
 
-class Stored:
-    """The same bytes as segments of the store, moved by lanes the way a step does it: many units in flight."""
-
-    def __init__(self, path: Path, nbytes: int, threads: int, unit: int = 16 << 20) -> None:
-        self.store = NvmeStore([path])
-        arena = HostArena("host", 2 * nbytes)
-        count = nbytes // unit
-        self.sources = [self.store.create(f"r{i}", "param", [unit]) for i in range(count)]
-        self.targets = [self.store.create(f"w{i}", "param", [unit]) for i in range(count)]
-        self.into = [arena.alloc(unit).array for _ in range(count)]
-        self.outof = [arena.alloc(unit).array for _ in range(count)]
-        for array in self.outof:
-            array[:] = 1
-        self.reads, self.writes = HostLane("nvme_read", threads), HostLane("nvme_write", threads)
-
-    def read(self) -> None:
-        events = [self.reads.submit(s.read(a)) for s, a in zip(self.sources, self.into, strict=True)]
-        for event in events:
-            event.wait()
-
-    def write(self) -> None:
-        events = [self.writes.submit(s.write(a)) for s, a in zip(self.targets, self.outof, strict=True)]
-        for event in events:
-            event.wait()
-
-    def mixed(self) -> None:
-        events = [self.reads.submit(s.read(a)) for s, a in zip(self.sources, self.into, strict=True)]
-        events += [self.writes.submit(s.write(a)) for s, a in zip(self.targets, self.outof, strict=True)]
-        for event in events:
-            event.wait()
-
-    def close(self) -> None:
-        self.reads.close()
-        self.writes.close()
-        self.store.close()
-
-
-def seconds(measure: Measure) -> float:
-    start = time.perf_counter()
-    measure()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, nargs="?", default=Path.cwd(), help="a directory on the disk to measure")
@@ -116,15 +72,13 @@ def main() -> None:
 
     reader, writer = (Plain(options.path, nbytes, options.threads) for _ in range(2))
     np.frombuffer(writer.memory, np.uint8)[:] = 1
-    stored = Stored(options.path, nbytes, options.threads)
+    stored = Stored([options.path], nbytes, options.threads, 16 << 20)
 
     def plain_mixed() -> None:
         threads = [*reader.start(os.preadv), *writer.start(os.pwritev)]
         Plain.join(threads)
 
     reader.write()  # unwritten space is not read from the disk
-    for source, array in zip(stored.sources, stored.outof, strict=True):
-        stored.writes.submit(source.write(array)).wait()
     cases: dict[str, tuple[Measure, Measure, int]] = {
         "read": (reader.read, stored.read, nbytes),
         "write": (writer.write, stored.write, nbytes),

@@ -76,6 +76,22 @@ def demo(
 
 
 @app.command()
+def calibrate(
+    nvme: Annotated[Path | None, typer.Option(help="Folder on the disk to measure; zinf's own cache folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; zinf/machine.toml in the user's configuration folder.")
+    ] = None,
+    json_wanted: Annotated[bool, typer.Option("--json", help="Print what was measured as JSON.")] = False,
+) -> None:
+    """Measure this machine (disk, memory, compute), under a minute, for the option machine."""
+    from zcompiler.cli.calibrate.command import calibrate as run
+    from zcompiler.cli.calibrate.samples import Effort
+
+    errors = Console(stderr=True)
+    run(nvme=nvme, output=output, as_json=json_wanted, console=Console(), errors=errors, effort=Effort())
+
+
+@app.command()
 def opt(
     file: Annotated[Path, typer.Argument(help="A schedule as text.", exists=True, dir_okay=False)],
     passes: Annotated[

@@ -58,8 +58,10 @@ def calibrated_file(environ: Mapping[str, str]) -> Path:
 
 
 def tiers_here(nvme: Path) -> tuple[Memory, ...]:
-    """All memory of this machine, and the free space of the disk that holds `nvme` or would hold it once made."""
+    """All memory of this machine, and the free space of the disk that holds `nvme` or would hold it once made, both in
+    whole mebibytes."""
     while not nvme.exists():
         nvme = nvme.parent
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Memory("host", memory), Memory("nvme", shutil.disk_usage(nvme).free)
+    free = shutil.disk_usage(nvme).free
+    return Memory("host", memory >> 20 << 20), Memory("nvme", free >> 20 << 20)

@@ -1,0 +1,1 @@
+"""`zinf calibrate`: measures this machine and writes what it found as a machine file."""

@@ -1,0 +1,135 @@
+"""`zinf calibrate` from beginning to end: check, measure, write, show."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from zcompiler.cli.calibrate.compute import compute_samples
+from zcompiler.cli.calibrate.disk import Stored, disk_samples
+from zcompiler.cli.calibrate.found import machine_of
+from zcompiler.cli.calibrate.report import machine_table
+from zcompiler.cli.calibrate.samples import Effort, Sample, medians
+from zcompiler.errors import ZinfError
+from zcompiler.machine.choose import calibrated_file, tiers_here
+from zcompiler.machine.file import write_machine
+from zcompiler.machine.parts import cpu_only
+from zcompiler.options import parse_options
+
+
+def calibrate(
+    *, nvme: Path | None, output: Path | None, as_json: bool, console: Console, errors: Console, effort: Effort
+) -> None:
+    """Measure this machine and put the file in place; `console` shows what was found, `errors` progress and notes.
+
+    A disk that a user named must do: StoreError. Of zinf's own cache folder it is noted that it cannot be measured, and
+    described figures stand in. ZinfError when the file cannot be written, before anything is measured. Everything else
+    that this makes is gone when it returns or is interrupted.
+    """
+    began = time.perf_counter()
+    path = output if output is not None else calibrated_file(os.environ)
+    _check_writable(path)
+    options = parse_options({"memory": 1} | ({"nvme": nvme} if nvme is not None else {}), environ=os.environ)
+    notes = _busy()
+    with ExitStack() as made:
+        made.enter_context(_no_folders_left(options.nvme[0]))
+        tiers = tiers_here(options.nvme[0])
+        samples: list[Sample] = []
+        try:
+            samples += made.enter_context(_disk(options.nvme_folders(), effort, notes))
+        except OSError as error:
+            if not options.nvme_is_ours:
+                raise
+            notes.append(
+                f"the disk was not measured, and described figures stand in: {error}; or name a folder on another "
+                "disk: zinf calibrate --nvme DIR"
+            )
+        with _progress(errors) as advance:
+            advance("making ready", 0, 1)
+            samples += compute_samples(effort)
+            total = effort.rounds * len(samples)
+            figures = medians(samples, effort.rounds, lambda key: advance(key, 1, total))
+    machine = machine_of(figures, tiers)
+    write_machine(machine, path, _comment(options.nvme, notes))
+    for note in notes:
+        errors.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        found = {"file": str(path), "seconds": round(time.perf_counter() - began, 3), "notes": notes}
+        console.print(json.dumps(found | {"machine": asdict(machine)}), markup=False, highlight=False, soft_wrap=True)
+        return
+    if console.is_terminal:
+        console.print(machine_table(machine))
+    console.print(f"written to {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _disk(folders: Sequence[Path], effort: Effort, notes: list[str]) -> Iterator[list[Sample]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it is among the fallbacks
+        threads = cpu_only(0).threads["nvme_read"]
+        stored = Stored(folders, effort.transfer, threads, effort.piece)
+    try:
+        for fallback in stored.store.fallbacks:
+            notes.append(f"{fallback}; that is what was measured: for a faster disk name a folder with --nvme DIR")
+        yield disk_samples(stored, effort)
+    finally:
+        stored.close()
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar, if anybody is looking; it is told what was done, how many steps that were, and of how many."""
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("")
+        yield lambda what, steps, total: progress.update(task, description=what, advance=steps, total=total)
+
+
+@contextmanager
+def _no_folders_left(path: Path) -> Iterator[None]:
+    """Takes away again those folders down to `path` that are missing now, unless something is in them by then."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in missing:
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _busy() -> list[str]:
+    """A note, if other programs have kept more than a quarter of the processors busy in the last minute."""
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= processors / 4:
+        return []
+    return [
+        f"other programs kept {load:.1f} of {processors} processors busy when measuring began, so figures may be too "
+        "low: run it again when the machine is quiet"
+    ]
+
+
+def _check_writable(path: Path) -> None:
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        what = "is a folder" if path.is_dir() else f"cannot be made in {folder}"
+        raise ZinfError(f"{path} {what}: name another file with --output FILE")
+
+
+def _comment(folders: Sequence[Path], notes: Sequence[str]) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    threads = torch.get_num_threads()
+    first = f"Measured by zinf calibrate on {now}, torch {torch.__version__} with {threads} threads."
+    return "\n".join((first, f"Disk: {', '.join(map(str, folders))}", *notes))

@@ -1,0 +1,79 @@
+"""How fast torch computes here, with as many threads as it takes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from zcompiler.cli.calibrate.samples import Effort, Sample, quickest
+from zcompiler.machine.work import Matmul
+from zcompiler.training.models import schedule
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+# A dtype that the processor has no instructions for is slow: of it, only the sides up to the first this slow.
+SLOW = 0.5
+
+
+def compute_samples(effort: Effort) -> list[Sample]:
+    """Matmuls (FLOP/s), memory-bound ops (bytes read and written a second), AdamW (bytes of float32 parameters a
+    second) and what a call of a kernel and of a region costs (seconds)."""
+    samples = [sample for dtype in DTYPES for sample in _matmuls(dtype, effort)]
+    x = torch.ones(effort.tensor // 4)
+    y = torch.empty_like(x)
+    rows = x.view(-1, 256)
+    sums = torch.empty(rows.shape[0])
+    few = torch.ones(8)
+    samples += [
+        _rate("memory.elementwise", 2 * x.nbytes, lambda: torch.add(x, 1.0, out=y), effort),
+        _rate("memory.reduction", x.nbytes + sums.nbytes, lambda: torch.sum(rows, 1, out=sums), effort),
+        _rate("memory.copy", 2 * x.nbytes, lambda: y.copy_(x), effort),
+        Sample("calls.kernel", lambda: quickest(lambda: few + 1.0, effort)),
+    ]
+    samples += [_adamw("fused", True, effort), _adamw("unfused", False, effort), _region(effort)]
+    return samples
+
+
+def _rate(key: str, amount: int, call: Callable[[], object], effort: Effort) -> Sample:
+    call()
+    return Sample(key, lambda: amount / quickest(call, effort))
+
+
+def _matmuls(dtype: str, effort: Effort) -> Iterable[Sample]:
+    for side in effort.sides:
+        a = torch.ones(side, side, dtype=DTYPES[dtype])
+        result = torch.empty_like(a)
+
+        def call(a: torch.Tensor = a, result: torch.Tensor = result) -> torch.Tensor:
+            return torch.mm(a, a, out=result)
+
+        yield _rate(f"matmul.{dtype}.{side}", Matmul(dtype, side, side, side).flops, call, effort)
+        if quickest(call, effort) > SLOW:
+            return
+
+
+def _adamw(name: str, fused: bool, effort: Effort) -> Sample:
+    p = torch.nn.Parameter(torch.ones(effort.tensor // 8))
+    p.grad = torch.ones_like(p)
+    optimizer = torch.optim.AdamW([p], fused=fused)
+    return _rate(f"update.{name}", p.nbytes, optimizer.step, effort)
+
+
+def _region(effort: Effort) -> Sample:
+    """What zinf adds to a layer that computes next to nothing, all of it at rest in memory."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(effort.layers)))
+    # A shipped machine: the calibrated one may be what is to be replaced.
+    settings = {"memory": "64MiB", "compute": "eager", "machine": "laptop"}
+    compiled = torch.compile(model, backend="zinf", options={**settings})
+    x = torch.ones(1, 8)
+    with torch.no_grad():
+        compiled(x)
+    regions = len(schedule(model)["graph0"].regions)
+
+    def take() -> float:
+        with torch.no_grad():
+            surplus = quickest(lambda: compiled(x), effort) - quickest(lambda: model(x), effort)
+        # What another program took from the two differs, and a region that costs nothing there is not.
+        return max(surplus / regions, 1e-6)
+
+    return Sample("calls.region", take)
