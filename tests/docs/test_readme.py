@@ -22,7 +22,15 @@ def test_the_schedule_in_the_readme_is_the_one_its_example_prints(disk: Path) ->
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/options.md", "docs/schedule.md", "docs/store.md", "docs/architecture.md", "docs/trainer.md"]
+    "page",
+    [
+        "docs/options.md",
+        "docs/schedule.md",
+        "docs/store.md",
+        "docs/architecture.md",
+        "docs/trainer.md",
+        "docs/machine.md",
+    ],
 )
 def test_pages_that_the_readme_and_the_docs_name_exist(page: str) -> None:
     assert (README.parent / page).is_file()
