@@ -119,6 +119,14 @@ class Segment(Protocol):
         """Give back the memory that looks through the mapping have filled; the data stays."""
         ...
 
+    def watch(self) -> None:
+        """Notice from now on who writes through the mapping."""
+        ...
+
+    def edited(self) -> bool:
+        """Whether somebody did since then; True if nobody watched. Only where the store notices edits."""
+        ...
+
     def close(self) -> None:
         """Give the file up. Arrays handed out by `map` stay valid."""
         ...
@@ -132,6 +140,10 @@ class Store(Protocol):
 
     def create(self, name: str, kind: str, sizes: Sequence[int]) -> Segment:
         """Reserve space up front. OSError (path, wanted, free, remedy) when it is not there."""
+        ...
+
+    def notices_edits(self) -> bool:
+        """Whether `Segment.edited` can tell."""
         ...
 
     def close(self) -> None: ...

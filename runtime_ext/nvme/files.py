@@ -27,6 +27,8 @@ class Syscalls:
     pwritev: Callable[[int, Any, int], int] = os.pwritev
     fallocate: Callable[[int, int, int], None] = os.posix_fallocate
     statvfs: Callable[[Path], os.statvfs_result] = os.statvfs
+    fstat: Callable[[int], os.stat_result] = os.fstat
+    utime: Callable[..., None] = os.utime
 
 
 def open_anonymous(path: Path, flags: int, calls: Syscalls) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from runtime_ext.interface import Work
 from runtime_ext.nvme.checks import StoreError
+from runtime_ext.nvme.edits import EditWatch
 from runtime_ext.nvme.files import Syscalls
 from runtime_ext.nvme.fork import make_private
 from zcompiler.layout import layout
@@ -47,6 +48,7 @@ class FileSegment:
         self.generation = self.bytes_read = self.bytes_written = 0
         self._descriptor, self._direct, self._alignment, self._calls = descriptor, direct, alignment, calls
         self._on_close = on_close
+        self._watch = EditWatch(calls)
         self._lock = threading.Lock()
         self._users, self._closed = 0, False
         self._mapping: mmap.mmap | None = None
@@ -93,6 +95,17 @@ class FileSegment:
             os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def watch(self) -> None:
+        """Notice from now on who writes through the mapping. What was written there before goes to the disk now."""
+        with self._descriptor_in_use() as descriptor:
+            self._watch.start(descriptor)
+
+    def edited(self) -> bool:
+        """Whether somebody wrote through the mapping since the last `watch`; True before the first. Reads and the
+        segment's own writes do not count."""
+        with self._descriptor_in_use() as descriptor:
+            return self._watch.edited(descriptor)
+
     def after_fork_in_child(self) -> None:
         """Cut the child's looks at the file loose from the parent's."""
         if self._mapping is not None and not self._closed:
@@ -133,7 +146,7 @@ class FileSegment:
             self.bytes_read += len(view)
 
     def _write_piece(self, view: memoryview, at: int, left: list[int]) -> None:
-        with self._descriptor_in_use() as descriptor:
+        with self._descriptor_in_use() as descriptor, self._watch.own_write(descriptor):
             self._transfer("write", self._calls.pwritev, descriptor, view, at)
             if not self._direct:
                 os.fdatasync(descriptor)

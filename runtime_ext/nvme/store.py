@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime_ext.nvme.checks import StoreError, check_directory
+from runtime_ext.nvme.edits import notices_edits
 from runtime_ext.nvme.files import Syscalls, open_anonymous, reclaim
 from runtime_ext.nvme.segment import FileSegment
 from zcompiler.layout import layout
@@ -40,6 +41,7 @@ class NvmeStore:
         self._lock = threading.Lock()
         self._segments: set[FileSegment] = set()
         self._held = dict.fromkeys(self.paths, 0)
+        self._notices_edits: bool | None = None
         for path in self.paths:
             check_directory(path)
             reclaim(path)
@@ -71,6 +73,12 @@ class NvmeStore:
             self._held[path] += nbytes
             self._segments.add(segment)
         return segment
+
+    def notices_edits(self) -> bool:
+        """Whether `Segment.edited` can be told on all paths; each is tried when this is first asked."""
+        if self._notices_edits is None:
+            self._notices_edits = all(map(self._keeps_time, self.paths))
+        return self._notices_edits
 
     def close(self) -> None:
         """Give every segment up; their space is free at once, or when the last mapped array dies. Idempotent."""
@@ -138,6 +146,13 @@ class NvmeStore:
             warnings.warn(said, RuntimeWarning, stacklevel=3)
             return False
         return True
+
+    def _keeps_time(self, path: Path) -> bool:
+        descriptor = self._allocate(path, "of a trial", self.alignment)
+        try:
+            return notices_edits(descriptor, self._calls)
+        finally:
+            os.close(descriptor)
 
     def _probe(self, path: Path) -> None:
         # Some file systems take the flag and refuse the first transfer, so one is made.

@@ -128,6 +128,12 @@ class VirtualSegment:
     def drop_pages(self) -> None:
         return
 
+    def watch(self) -> None:
+        return
+
+    def edited(self) -> bool:
+        return False
+
     def close(self) -> None:
         return
 
@@ -140,6 +146,9 @@ class VirtualStore:
 
     def create(self, name: str, kind: str, sizes: Sequence[int]) -> VirtualSegment:
         return VirtualSegment(name, kind, tuple(sizes), self.alignment)
+
+    def notices_edits(self) -> bool:
+        return True
 
     def close(self) -> None:
         return
