@@ -195,3 +195,37 @@ def test_models_with_different_options_train_side_by_side_with_one_optimizer(dis
         assert_on_nvme(model, *kinds)
         assert zcompiler.stats(model).steps == STEPS
     assert len({id(session_of(m)) for m in ours}) == 3
+
+
+class UsedAgain(torch.nn.Module):
+    """Its weight is used in two places and its bias in one: two buckets of one unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.second(self.first(x).tanh()) @ self.first.weight).square().mean()
+
+
+def test_models_of_one_form_train_with_one_optimizer(disk: Path) -> None:
+    def train(models: list[Any]) -> Numbers:
+        opt = torch.optim.AdamW(chain.from_iterable(m.parameters() for m in models), lr=1e-2)
+        random = torch.Generator().manual_seed(8)
+        for _ in range(STEPS):
+            for model in models:
+                model(torch.randn(4, 8, generator=random)).backward()
+            opt.step()
+            opt.zero_grad()
+        return weights(*models)
+
+    def made() -> list[torch.nn.Module]:
+        torch.manual_seed(5)
+        return [UsedAgain(), UsedAgain()]
+
+    plain = train(aot_eager(made()))
+    ours = [with_zinf(m, disk) for m in made()]
+    assert_equal(train(ours), plain, "of two models,")
+    assert_on_nvme(ours[0], "param", "state")
+    units = {r.unit for m in ours for r in records_of(m.parameters())}
+    assert len({unit.name for unit in units}) == len(units)

@@ -108,9 +108,12 @@ class Session:
 
     def unit_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: two models may have a layer of the same name."""
-        self._unit_names[wanted] += 1
-        count = self._unit_names[wanted]
-        return wanted if count == 1 else f"{wanted}:{count}"
+        name = wanted
+        while name in self._unit_names:  # the name of a unit's second bucket may be that of a second model's unit
+            self._unit_names[wanted] += 1
+            name = f"{wanted}:{self._unit_names[wanted]}"
+        self._unit_names[name] = 1
+        return name
 
     def update_schedule(self, key: Hashable, make: Callable[[], Schedule]) -> Schedule:
         """The schedule of an update, made anew only when something about it changed."""
