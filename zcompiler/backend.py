@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ import torch.fx
 
 from zcompiler.analyse.buckets import Bucket, buckets_of
 from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.low import with_low_parameters
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
-from zcompiler.plan.plan import Homes
+from zcompiler.plan.plan import Homes, Plan
 from zcompiler.plan.planner import make_plan
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.memory import peak
@@ -94,20 +96,23 @@ class _Building:
 
     def _build(self, captured: Captured) -> CompiledGraph:
         session = self.session
-        buckets = buckets_of(captured, self.inputs)
         name = f"graph{session.graphs}"
+        buckets = buckets_of(captured, self.inputs)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
         taken = session.resting_in_memory(parameters)
-        bare = _Bare(name, captured, buckets, session, session.tiers_without(taken))
-        plan = make_plan(
-            bare.schedule,
-            session.options,
-            session.compute_tier,
-            session.store_tier,
-            _evaluate,
-            homes_of(parameters),
-            taken,
-        )
+        tiers = session.tiers_without(taken)
+        plain = _Form(name, captured, buckets, session, tiers)
+        low = with_low_parameters(captured)
+        bare = _Bare(plain, _Form(name, low, buckets_of(low, self.inputs), session, tiers), session.store_tier)
+        plan = self._plan(bare, parameters, taken)
+        form = bare.form(plan.homes)
+        if form.captured.low and not session.store().notices_edits():
+            session.note(
+                "the file system of option nvme does not tell when a mapped file is written, so parameters that are "
+                "cast to 16 bits are read as they rest, in twice the bytes"
+            )
+            form, bare = plain, _Bare(plain, plain, session.store_tier)
+            plan = self._plan(bare, parameters, taken)
         if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
             session.store()
             frame, before = frame_in_compilation()
@@ -125,8 +130,8 @@ class _Building:
         session.graphs += 1
         session.schedules[name], session.plans[name] = schedule, plan
         return CompiledGraph(
-            captured,
-            buckets,
+            form.captured,
+            form.buckets,
             bare.step(plan.homes),
             schedule,
             executor=session.executor,
@@ -137,6 +142,10 @@ class _Building:
             measured=session.measured,
             between_phases=session.between_phases,
         )
+
+    def _plan(self, bare: _Bare, parameters: Sequence[torch.Tensor], taken: int) -> Plan:
+        compute, store = self.session.compute_tier, self.session.store_tier
+        return make_plan(bare.schedule, self.session.options, compute, store, _evaluate, homes_of(parameters), taken)
 
     def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
         """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
@@ -157,21 +166,35 @@ class _Building:
         return tuple(kept)
 
 
-class _Bare:
-    """The schedule before any pass, for each placement that the planner tries."""
+class _Form:
+    """A graph over parameters as they rest, or over their cast copies, with its schedule before any pass."""
 
     def __init__(
         self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session, tiers: tuple[Tier, ...]
     ) -> None:
-        self._name, self._captured, self._buckets, self._tiers = name, captured, buckets, tiers
-        factor = states_per_parameter_byte(session.options)
-        self._states = {b.name: int(b.nbytes * factor) for b in buckets} if captured.backward is not None else {}
-        self._step: Step | None = None
+        self.captured, self.buckets = captured, buckets
+        self._name, self._tiers, self._factor = name, tiers, states_per_parameter_byte(session.options)
+
+    @cached_property
+    def step(self) -> Step:
+        states = {b.name: b.whole * self._factor for b in self.buckets} if self.captured.backward is not None else {}
+        return bare_step(self._name, self.captured, self.buckets, self._tiers, states)
+
+
+class _Bare:
+    """The schedule before any pass, for each placement that the planner tries.
+
+    Only what is read from the store is read as cast copies: parameters in memory are there already.
+    """
+
+    def __init__(self, plain: _Form, low: _Form, store: str) -> None:
+        self._plain, self._low, self._store = plain, low, store
+
+    def form(self, homes: Homes) -> _Form:
+        return self._low if homes.params == self._store else self._plain
 
     def step(self, homes: Homes) -> Step:
-        if self._step is None:
-            self._step = bare_step(self._name, self._captured, self._buckets, self._tiers, self._states)
-        return self._step.placed(homes)
+        return self.form(homes).step.placed(homes)
 
     def schedule(self, homes: Homes) -> Schedule:
         return self.step(homes).schedule

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 import torch.fx
 
-from zcompiler.capture.cut import is_parameter_view
+from zcompiler.capture.cut import CASTS, is_parameter_view
 from zcompiler.torch_compat import size_hint
 
 _DTYPES = {
@@ -34,8 +34,12 @@ def is_strided(value: object) -> bool:
 def dtype_name(value: object) -> str:
     """The short name of a tensor's dtype; "int" for a symbolic size, "mixed" for several tensors that differ."""
     if isinstance(value, torch.Tensor):
-        return _DTYPES.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        return short_name(value.dtype)
     return "int"
+
+
+def short_name(dtype: torch.dtype) -> str:
+    return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def common_dtype(values: Iterable[object]) -> str:
@@ -80,5 +84,4 @@ def _result_bytes(node: torch.fx.Node) -> int:
 
 
 def _aliases(node: torch.fx.Node) -> bool:
-    casts = ("aten._to_copy.default", "prims.convert_element_type.default")
-    return is_parameter_view(node) and str(node.target) not in casts
+    return is_parameter_view(node) and str(node.target) not in CASTS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.fx
@@ -39,7 +39,8 @@ class Captured:
     """A graph as Dynamo and AOTAutograd see it, cut into regions.
 
     `parameters[phase]` maps the name a region uses for a parameter to its input; `user_outputs` is how many of
-    forward's results go to the user (the rest is saved for backward).
+    forward's results go to the user (the rest is saved for backward). `low`: the parameters that the regions take
+    already cast, and to what.
     """
 
     inputs: tuple[Input, ...]
@@ -47,6 +48,7 @@ class Captured:
     backward: Cut | None
     user_outputs: int
     positions: dict[str, int]  # placeholder name (forward and backward) -> Dynamo position
+    low: Mapping[int, torch.dtype] = field(default_factory=dict)
 
     def parameter(self, name: str) -> Input | None:
         """The parameter that a region calls `name`, or None."""

@@ -22,12 +22,13 @@ from zcompiler.torch_compat import dynamo_position, is_random, seed_lookup_targe
 
 PROLOGUE = 0
 
+CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
 _VIEWS = frozenset(
     {
         "aten.t.default", "aten.permute.default", "aten.transpose.int", "aten.view.default", "aten.alias.default",
         "aten.detach.default", "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.dim",
         "aten.slice.Tensor", "aten.select.int", "aten.reshape.default", "aten._unsafe_view.default",
-        "aten.as_strided.default", "aten._to_copy.default", "prims.convert_element_type.default",
+        "aten.as_strided.default", *CASTS,
     }
 )  # fmt: skip
 

@@ -30,7 +30,8 @@ class Residence(Protocol):
         ...
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
-        """Where these parameters rest in the store, taken over first if they are new; None: in ordinary memory."""
+        """Where these parameters, or their cast copies, rest in the store, taken over and made first if they are new;
+        None: in ordinary memory."""
         ...
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
@@ -180,7 +181,7 @@ class GraphCall(Call):
             buffer = borrowed[bucket_name] = self._gather_now(bucket_name)
         array = buffer.array  # type: ignore[attr-defined]
         flat = torch.frombuffer(array, dtype=torch.uint8, count=bucket.sizes[slot], offset=bucket.offsets[slot])
-        return flat.view(live.dtype).as_strided(live.shape, live.stride())
+        return flat.view(bucket.low or live.dtype).as_strided(live.shape, live.stride())
 
     def _gather_now(self, bucket_name: str) -> Buffer:
         """A second backward through the same graph finds what the first one released: gather it again, and wait."""

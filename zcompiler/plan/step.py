@@ -89,7 +89,7 @@ class _Builder:
             for bucket in self.buckets:
                 if self.states.get(bucket.name):
                     size = self.states[bucket.name]
-                    self._add(Value(f"{bucket.name}:state", "state", bucket.dtype, size, home=self.compute))
+                    self._add(Value(f"{bucket.name}:state", "state", bucket.resting, size, home=self.compute))
         schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
         return Step(_with_releases(schedule), forward, backward)
 
@@ -151,11 +151,11 @@ class _Builder:
         for (name, _), members in groups.items():
             bucket = by_name[name]
             whole = (
-                bucket.nbytes
+                bucket.whole
                 if len(members) == len(bucket.positions)
                 else sum(nbytes(backward.fakes[local]) for local, _ in members)
             )
-            value = self._add(Value(f"{name}:grad", "grad", bucket.dtype, whole, home=self.compute))
+            value = self._add(Value(f"{name}:grad", "grad", bucket.resting, whole, home=self.compute))
             names.buckets[value] = name
             for local, slot in members:
                 names.grads[local] = (value, slot)

@@ -23,7 +23,8 @@ OPTIMIZER_WORK = 3
 class SubGroup:
     """A part of a unit that is updated at once; where its kinds rest, and bytes of each.
 
-    The values are called NAME, NAME:grad and NAME:state: no module name has a colon.
+    The values are called NAME, NAME:grad and NAME:state: no module name has a colon. `low`: copies of the parameters in
+    narrower types (NAME:bf16) that are written beside them, by the short name of the type, and bytes of each.
     """
 
     name: str
@@ -32,10 +33,15 @@ class SubGroup:
     grad: int
     state: int
     edits_grad: bool = False  # the step leaves another gradient behind than it found
+    low: tuple[tuple[str, int], ...] = ()
 
     @property
     def nbytes(self) -> int:
         return self.param + self.grad + self.state
+
+    def copies(self) -> list[Value]:
+        """What is written and not read."""
+        return [Value(f"{self.name}:{type_}", "param", type_, n, home=self.homes.params) for type_, n in self.low]
 
     def values(self) -> list[Value]:
         kinds = (
@@ -77,9 +83,10 @@ def update_schedule(groups: Sequence[SubGroup], tiers: tuple[Tier, ...], work_pe
     regions: list[Region] = []
     for group in groups:
         own = group.values()
-        values += own
+        made = group.copies()
+        values += own + made
         moved = [v for v in own if v.home != compute]
-        written = [v for v in own if v.kind != "grad" or group.edits_grad]
+        written = [v for v in own if v.kind != "grad" or group.edits_grad] + made
         title = f"update/{group.name}"
         ops = [Op("nvme_read", "read", v.name, "shard", str(v.home), compute) for v in moved]
         ops.append(
@@ -92,6 +99,7 @@ def update_schedule(groups: Sequence[SubGroup], tiers: tuple[Tier, ...], work_pe
                 work=work_per_param_byte * group.param,
             )
         )
+        moved += made
         ops += [Op("nvme_write", "write", v.name, "shard", compute, str(v.home)) for v in moved if v in written]
         ops += [Op("update", "release", v.name, "full", compute) for v in moved]
         regions.append(Region(title, tuple(ops)))

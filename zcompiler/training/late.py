@@ -20,10 +20,11 @@ import torch
 from runtime_ext.interface import Event
 from zcompiler.schedule.model import Schedule
 from zcompiler.torch_compat import NoSubclasses
-from zcompiler.training.members import Member, Part
+from zcompiler.training.low import doubt
+from zcompiler.training.members import Member, Part, low_values
 from zcompiler.training.registry import forget_update, remember_update
 from zcompiler.training.resting import Record
-from zcompiler.training.tensors import raw
+from zcompiler.training.tensors import flat_over
 
 if TYPE_CHECKING:
     from zcompiler.training.slices import UpdateCall
@@ -54,7 +55,7 @@ class LateUpdate:
         self._left: Counter[Record] = Counter()  # parts that are still to be updated, by parameter
         self._untouched = set(self._members)
         self._landing: dict[Record, list[Event]] = {record: [] for record in self._members}
-        self._sink: tuple[Places, np.ndarray] | None = None
+        self._sink: tuple[Places, np.ndarray, torch.dtype | None] | None = None
         self._lock = threading.RLock()
         self._error: BaseException | None = None
 
@@ -76,9 +77,16 @@ class LateUpdate:
         """Whether the update is still to read this gradient."""
         return any(m.grad is grad for m in self._members.values())
 
-    def bring(self, places: Places, buffer: np.ndarray | None = None, read: Read | None = None) -> Event | None:
+    def bring(
+        self,
+        places: Places,
+        buffer: np.ndarray | None = None,
+        read: Read | None = None,
+        low: torch.dtype | None = None,
+    ) -> Event | None:
         """Go on until these parameters are updated. Gives back the event of their arrival in `buffer`: of new values
-        put there at once, or of `read`, which reads them from the store behind the writes that it is given.
+        put there at once (cast, if `low` says so), or of `read`, which reads them from the store behind the writes that
+        it is given.
 
         None if the store has them all, or without a buffer.
         """
@@ -86,7 +94,7 @@ class LateUpdate:
             direct = buffer is not None and all(record in self._untouched for record in places)
             if direct:
                 assert buffer is not None
-                self._sink = places, buffer
+                self._sink = places, buffer, low
             try:
                 while any(self._left[record] for record in places):
                     self._go_on()
@@ -133,10 +141,10 @@ class LateUpdate:
         record = part.member.record
         self._untouched.discard(record)
         if self._sink is not None and record in self._sink[0]:
-            places, buffer = self._sink
-            at = places[record] + part.start * part.member.p.element_size()
-            new = raw(values)
-            torch.from_numpy(buffer[at : at + new.numel()]).copy_(new)
+            places, buffer, low = self._sink
+            dtype = low or values.dtype
+            at = places[record] + part.start * dtype.itemsize
+            flat_over(buffer[at : at + values.numel() * dtype.itemsize], dtype).copy_(values)
 
     def _go_on(self) -> None:
         """Update the next sub-group."""
@@ -150,14 +158,14 @@ class LateUpdate:
             self._fail(error)
             self.raise_error()
         name = region.name.removeprefix("update/")
-        written = call.events.get(f"write({name})@{region.name}")
+        values = (name, *low_values(name, call.parts[name]))
+        written = [e[1] for value in values if (e := call.events.get(f"write({value})@{region.name}")) is not None]
         # Activations are made while gradients go: the holes they leave would stay on top of them.
         done = (p.member for p in call.parts[name] if p.is_last and p.member.stored_grad is None)
         self._freed(sum(m.p.numel() * m.p.element_size() for m in done))
         for part in call.parts[name]:
             self._left[part.member.record] -= 1
-            if written is not None:
-                self._landing[part.member.record].append(written[1])
+            self._landing[part.member.record] += written
         if not any(self._left.values()):
             self._computed()
 
@@ -167,6 +175,7 @@ class LateUpdate:
     def _fail(self, error: BaseException) -> None:
         error.add_note(f"in the update of optimizer step {self.step}, which went on after step() had returned")
         self._error = error
+        doubt(self._members.values())
         self._left.clear()
         self._members.clear()
         self._call = None

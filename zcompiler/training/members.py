@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from runtime_ext.interface import Segment
+from zcompiler.analyse.sizes import short_name
 from zcompiler.layout import ALIGNMENT
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.training.resting import Record, Unit
@@ -36,6 +37,7 @@ class Member:
     scalars: dict[str, Any]  # its other states (the step count) as they were: each slice starts from these
     edits_grad: bool  # the step leaves another gradient behind than it finds
     master: Literal["no", "new", "there"] = "no"  # whether it is updated in a higher precision
+    low: tuple[torch.dtype, ...] = ()  # the narrower types of which copies are written beside it
 
     def gradient(self) -> torch.Tensor:
         """The gradient with its elements in the parameter's order."""
@@ -95,9 +97,15 @@ def pieces_of(members: Sequence[Member], size: int) -> list[list[Part]]:
     return pieces
 
 
+def low_values(name: str, piece: Sequence[Part]) -> dict[str, torch.dtype]:
+    """The values of a sub-group that are cast copies of its parameters: NAME:bf16."""
+    return {f"{name}:{short_name(dtype)}": dtype for part in piece for dtype in part.member.low}
+
+
 def ranges_of(name: str, piece: Sequence[Part]) -> list[tuple[str, Ranges]]:
     """Where the values of a sub-group rest in the store, part by part; states part by part and key by key."""
     params, grads, states = [], [], []
+    copies: dict[str, list[Range]] = {value: [] for value in low_values(name, piece)}
     for part in piece:
         m = part.member
         unit, slot, itemsize = m.record.unit, m.record.slot, m.p.element_size()
@@ -105,8 +113,11 @@ def ranges_of(name: str, piece: Sequence[Part]) -> list[tuple[str, Ranges]]:
             params.append(part.range(unit.parameters, slot, itemsize))
         if m.stored_grad is not None:
             grads.append(part.range(*m.stored_grad, itemsize))
+        for dtype in m.low:
+            segment = unit.low[dtype].segment
+            copies[f"{name}:{short_name(dtype)}"].append(part.range(segment, slot, dtype.itemsize))
         for key, dtype in m.layout.items():
-            if (segment := stored_state(unit, slot, key, m.states.get(key))) is not None:
-                states.append(part.range(segment, slot, dtype.itemsize))
-    found = [(name, params), (f"{name}:grad", grads), (f"{name}:state", states)]
+            if (home := stored_state(unit, slot, key, m.states.get(key))) is not None:
+                states.append(part.range(home, slot, dtype.itemsize))
+    found = [(name, params), (f"{name}:grad", grads), (f"{name}:state", states), *copies.items()]
     return [(value, Ranges(value, ranges)) for value, ranges in found if ranges]

@@ -19,6 +19,7 @@ from zcompiler.plan.plan import Homes
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.training.late import Read
+from zcompiler.training.low import freshen, low_segment
 from zcompiler.training.registry import forget, record_of, running_updates, settle
 from zcompiler.training.resting import Record, bring_home, take_over
 from zcompiler.training.session import Session
@@ -49,15 +50,23 @@ class GradientRegion:
         return all(look() is None for look in self.looks)
 
 
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """Where a bucket was found last. Weak: a compiled graph outlives the parameters it last ran with, and must not keep
+    their files."""
+
+    records: list[weakref.ref[Record]]
+    ranges: Ranges | None
+    bucket: Bucket
+
+
 class LiveResidence:
     """The Residence of one graph."""
 
     def __init__(self, session: Session, homes: Homes, planned: int) -> None:
         """`planned`: bytes that a step with one model takes in the compute tier at most."""
         self.session, self.homes, self.planned = session, homes, planned
-        # Weak: a compiled graph outlives the parameters it last ran with, and must not keep their files.
-        self._known: dict[str, tuple[list[weakref.ref[Record]], Ranges | None]] = {}
-        self._offsets: dict[str, tuple[int, ...]] = {}
+        self._known: dict[str, _Located] = {}
 
     def admit(self, parameters: Sequence[torch.Tensor]) -> None:
         """Torch runs a graph with every model of the same form; the plan was made for the first of them only."""
@@ -82,13 +91,14 @@ class LiveResidence:
             if not record.at_home(p):
                 bring_home(p, record)
         known = self._known.get(bucket.name)
-        if known is None or [known_record() for known_record in known[0]] != records:
+        if known is None or [look() for look in known.records] != records:
             ranges = None
             if any(r.unit.parameters is not None for r in records):
-                ranges = Ranges(bucket.name, [slot_range(r, self._stored(r)) for r in records])
-            known = self._known[bucket.name] = ([weakref.ref(r) for r in records], ranges)
-            self._offsets[bucket.name] = bucket.offsets
-        return known[1]
+                ranges = Ranges(bucket.name, [slot_range(r, self._stored(r, bucket.low)) for r in records])
+            known = self._known[bucket.name] = _Located([weakref.ref(r) for r in records], ranges, bucket)
+        if bucket.low is not None:
+            freshen(records, bucket.low)
+        return known.ranges
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
         first = record_of(next(iter(parameters.values())))
@@ -108,14 +118,14 @@ class LiveResidence:
 
     def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
         if phase == "fwd" and trains:
-            self.session.uses.note(schedule, {name: looks for name, (looks, _) in self._known.items()})
+            self.session.uses.note(schedule, {name: known.records for name, known in self._known.items()})
         if running_updates() and not self.session.uses.expected(schedule):
             settle()  # the plan did not count on both
         for update in list(running_updates()) if phase == "bwd" else ():
             update.compute()  # backward adds to gradients, and the update may still have to read them
 
     def arriving(self, bucket: str, buffer: Buffer) -> Event | None:
-        ranges = self._known[bucket][1]
+        ranges = self._known[bucket].ranges
         assert ranges is not None
 
         def read(after: Sequence[Event]) -> Event:
@@ -127,10 +137,11 @@ class LiveResidence:
         self._bring(bucket)
 
     def _bring(self, bucket: str, buffer: np.ndarray | None = None, read: Read | None = None) -> Event | None:
+        known = self._known[bucket]
         for update in list(running_updates()):
-            records = [look() for look in self._known[bucket][0]]
-            places = {r: at for r, at in zip(records, self._offsets[bucket], strict=True) if r is not None}
-            event = update.bring(places, buffer, read)
+            records = [look() for look in known.records]
+            places = {r: at for r, at in zip(records, known.bucket.offsets, strict=True) if r is not None}
+            event = update.bring(places, buffer, read, known.bucket.low)
             if event is not None:
                 return event
         return None
@@ -140,12 +151,12 @@ class LiveResidence:
         if record is None or (record.unit.parameters is None and self.homes.params == self.session.store_tier):
             # Those of the bucket that nobody knows yet become a unit together.
             new = [q for q in parameters if (r := record_of(q)) is None or r.unit.parameters is None]
-            take_over(self.session, bucket.name, new, self.homes)
+            take_over(self.session, bucket.name.partition(":")[0], new, self.homes)
             record = record_of(p)
         assert record is not None
         return record
 
-    def _stored(self, record: Record) -> Segment:
+    def _stored(self, record: Record, low: torch.dtype | None) -> Segment:
         if record.unit.parameters is None:
             raise LookupError(f"a parameter of {record.unit.name} rests in memory, others of its bucket do not")
-        return record.unit.parameters
+        return record.unit.parameters if low is None else low_segment(record, low)

@@ -26,6 +26,7 @@ from zcompiler.training.registry import forget, known_parameters, record_of, rem
 from zcompiler.training.tensors import over, raw
 
 if TYPE_CHECKING:
+    from zcompiler.training.low import LowCopy
     from zcompiler.training.residence import GradientRegion
     from zcompiler.training.session import Session
     from zcompiler.training.states import StateHome
@@ -44,6 +45,7 @@ class Unit:
     parameters: Segment | None = None  # None: they rest in ordinary memory
     states: dict[str, list[StateHome]] = field(default_factory=dict)
     gradients: dict[str, list[GradientRegion]] = field(default_factory=dict)
+    low: dict[torch.dtype, LowCopy] = field(default_factory=dict)  # where graphs ask for them in a narrower type
 
     def resting_in(self, tier: str, states: int) -> int:
         """Bytes that the unit holds in a tier between steps, with `states` bytes of state for each of parameters."""
@@ -94,7 +96,7 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
             observe(p)
     session.units.add(unit)
     # A unit dies with the last of its parameters; its files go then, not when the process ends.
-    weakref.finalize(unit, _close_all, session.ledger, unit.parameters, unit.states, unit.gradients)
+    weakref.finalize(unit, _close_all, session.ledger, unit.parameters, unit.states, unit.gradients, unit.low)
     return unit
 
 
@@ -150,8 +152,10 @@ def _close_all(
     parameters: Segment | None,
     states: dict[str, list[StateHome]],
     gradients: dict[str, list[GradientRegion]],
+    low: dict[torch.dtype, LowCopy],
 ) -> None:
     rooms = [room.segment for pools in (gradients, states) for pool in pools.values() for room in pool]
+    rooms += [copy.segment for copy in low.values()]
     for segment in (*rooms, *([parameters] if parameters is not None else [])):
         ledger.retire(segment)
         segment.close()

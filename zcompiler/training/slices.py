@@ -11,7 +11,7 @@ from runtime_ext.call import Call
 from runtime_ext.executor import Executor
 from runtime_ext.interface import Segment
 from zcompiler.schedule.model import Op, Schedule
-from zcompiler.training.members import Part, ranges_of
+from zcompiler.training.members import Part, low_values, ranges_of
 from zcompiler.training.states import MASTER, bare_copy, step_without_hooks
 from zcompiler.training.tensors import flat, flat_over
 
@@ -59,6 +59,18 @@ class UpdateCall(Call):
                 self.updated(s.part, s.param)
             if s.part.is_last:
                 s.part.member.grad = None
+        for value, dtype in low_values(region.removeprefix("update/"), [s.part for s in slices]).items():
+            self._cast(value, dtype, slices)
+
+    def _cast(self, value: str, dtype: torch.dtype, slices: list[_Slice]) -> None:
+        """New values in a narrower type, for the schedule to write."""
+        array, at = self.alloc(value).array, 0
+        for s in slices:
+            if dtype in s.part.member.low:
+                assert s.param is not None
+                size = (s.part.stop - s.part.start) * dtype.itemsize
+                flat_over(array[at : at + size], dtype).copy_(s.param)
+                at += s.part.padded(dtype.itemsize)
 
     def _place(self, value: str, slices: list[_Slice]) -> None:
         """Cut the buffer of a value into the slices' tensors, in the order in which `ranges_of` laid them out."""

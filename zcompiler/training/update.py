@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from zcompiler.analyse.sizes import short_name
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.training.late import LateUpdate
+from zcompiler.training.low import asked_for, begin_update, doubt
 from zcompiler.training.members import Member, Part, pieces_of, stored_gradient
 from zcompiler.training.ordering import DEPTH, late_bytes
 from zcompiler.training.outside import seen_from_outside
@@ -49,9 +51,13 @@ class Update:
             return
         call, schedule = self._call(self._subgroup_bytes(), 1)
         try:
-            call.executor.run(schedule.regions, call)
-        finally:
-            call.close()
+            try:
+                call.executor.run(schedule.regions, call)
+            finally:
+                call.close()
+        except BaseException:
+            doubt(self.members)
+            raise
         self._mark_changed()
         self.session.between_phases()
 
@@ -80,6 +86,7 @@ class Update:
             pieces = pieces_of(members, size)
             for i, piece in enumerate(pieces):
                 parts[unit.name if len(pieces) == 1 else f"{unit.name}[{i}]"] = piece
+        begin_update(self.members)
         groups = [self._subgroup(name, piece) for name, piece in parts.items()]
         ahead = depth * max(g.nbytes for g in groups)
         schedule = self.session.update_schedule((ahead, *groups), lambda: self._schedule(groups, ahead))
@@ -133,6 +140,7 @@ class Update:
             scalars,
             edits_grad,
             master,  # type: ignore[arg-type]
+            asked_for(record),
         )
 
     def _subgroup_bytes(self) -> int:
@@ -151,7 +159,8 @@ class Update:
         for unit, members in self.units.items():
             for m in members:
                 moved = (unit.homes.params == store) + (m.stored_grad is not None)
-                most = max(most, moved + _states_per_byte(m) * (unit.homes.optimizer == store))
+                copies = sum(dtype.itemsize for dtype in m.low) / m.p.element_size()
+                most = max(most, moved + copies + _states_per_byte(m) * (unit.homes.optimizer == store))
         return most
 
     def _subgroup(self, name: str, piece: list[Part]) -> SubGroup:
@@ -166,7 +175,11 @@ class Update:
         )
         state = sum(part.padded(d.itemsize) for part in piece for d in part.member.layout.values())
         edits = any(part.member.edits_grad for part in piece)
-        return SubGroup(name, homes, param, grad, state, edits)
+        low: dict[str, int] = {}
+        for part in piece:
+            for dtype in part.member.low:
+                low[short_name(dtype)] = low.get(short_name(dtype), 0) + part.padded(dtype.itemsize)
+        return SubGroup(name, homes, param, grad, state, edits, tuple(low.items()))
 
     def _schedule(self, groups: Sequence[SubGroup], ahead: int) -> Schedule:
         bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
