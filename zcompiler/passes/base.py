@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import torch.fx
@@ -74,3 +76,9 @@ class Pass(ABC):
     @abstractmethod
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         """Rewrite the graph in place. PassFailure when that is impossible."""
+
+
+def chosen(name: str, only: Sequence[str], keep: Sequence[str]) -> bool:
+    """Whether a value's name matches one of the globs `only` (none given: any name will do) and none of `keep`."""
+    wanted = not only or any(fnmatchcase(name, glob) for glob in only)
+    return wanted and not any(fnmatchcase(name, glob) for glob in keep)

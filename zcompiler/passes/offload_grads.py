@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch.fx
 
-from zcompiler.passes.base import Facts, Pass
+from zcompiler.passes.base import Facts, Pass, chosen
 from zcompiler.passes.rewrite import add_release, last_runs_of_grads, past_releases
 from zcompiler.schedule.graph import add_op, header, kind_of, users_of
 from zcompiler.schedule.model import Op
@@ -15,10 +15,13 @@ from zcompiler.schedule.model import Op
 
 @dataclass(frozen=True)
 class OffloadGrads(Pass):
-    """Each gradient gets `home`, and, when that is not the compute tier, the moves there behind the op that completes
-    it (the last run, or its reduce_scatter), each followed by the release of where it came from."""
+    """Each gradient that matches `only` and not `keep` gets `home`, and, when that is not the compute tier, the moves
+    there behind the op that completes it (the last run, or its reduce_scatter), each followed by the release of where
+    it came from."""
 
     home: str
+    only: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
 
     name: ClassVar[str] = "offload-grads"
     after: ClassVar[tuple[str, ...]] = ("release-params", "reduce-grads")
@@ -27,12 +30,15 @@ class OffloadGrads(Pass):
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         route = facts.route(facts.compute, self.home)
         head = header(graph)
+        moved = {n for n, v in head.values.items() if v.kind == "grad" and chosen(n, self.only, self.keep)}
         for name, value in head.values.items():
-            if value.kind == "grad":
+            if name in moved:
                 head.values[name] = replace(value, home=self.home)
         for run, grads in last_runs_of_grads(graph):
             at = past_releases(run)
             for name, copy in grads:
+                if name not in moved:
+                    continue
                 reduced = next((u for u in users_of(copy) if kind_of(u) == "reduce_scatter"), None)
                 if reduced:
                     copy, at = reduced, past_releases(reduced)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import torch.fx
 
-from zcompiler.passes.base import Facts, Pass
+from zcompiler.passes.base import Facts, Pass, chosen
 from zcompiler.schedule.graph import header
 
 
@@ -27,10 +26,6 @@ class PartitionParams(Pass):
         facts.route(self.home, facts.compute)  # says what is wrong when the home is no tier or cannot be reached
         values = header(graph).values
         for name, value in values.items():
-            if value.kind != "param" or not self._wants(name):
+            if value.kind != "param" or not chosen(name, self.only, self.keep):
                 continue
             values[name] = replace(value, home=self.home, shard=-(-value.nbytes // facts.world))
-
-    def _wants(self, name: str) -> bool:
-        chosen = not self.only or any(fnmatchcase(name, glob) for glob in self.only)
-        return chosen and not any(fnmatchcase(name, glob) for glob in self.keep)

@@ -99,11 +99,13 @@ def run_pipeline(
     pipeline: Sequence[Pass],
     on_pass: Callable[[str, Schedule], None] | None = None,
     partial: bool = False,
+    trial: bool = False,
 ) -> Schedule:
     """The schedule after all passes, verified. `on_pass` gets each pass's name and the schedule it left.
 
     Each pass must leave every rule whole except its own `leaves_open`; in the end none may be open, unless `partial`.
-    Raises PipelineError before any pass runs if contracts are broken, PassError naming the pass that broke a rule."""
+    A `trial` asks what would become of the schedule, over the limit or not: nothing is verified. Raises PipelineError
+    before any pass runs if contracts are broken, PassError naming the pass that broke a rule."""
     check_contracts(pipeline)
     facts = Facts.of(schedule)
     graph = to_graph(schedule)
@@ -112,11 +114,14 @@ def run_pipeline(
             p.apply(graph, facts)
         except PassFailure as error:
             raise PassError(p.name, str(error), schedule) from error
-        graph.lint()
-        schedule = to_schedule(graph)
-        _check(p.name, schedule, p.leaves_open)
-        if on_pass:
-            on_pass(p.name, schedule)
+        if not trial:
+            graph.lint()
+            schedule = to_schedule(graph)
+            _check(p.name, schedule, p.leaves_open)
+            if on_pass:
+                on_pass(p.name, schedule)
+    if trial:
+        return to_schedule(graph)
     if not partial:
         _check(pipeline[-1].name if pipeline else "(none)", schedule, frozenset())
     return schedule
