@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +13,13 @@ import torch.fx
 from zcompiler.analyse.buckets import Bucket, buckets_of
 from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
 from zcompiler.capture.low import with_low_parameters
+from zcompiler.errors import DoesNotFit
 from zcompiler.lower.graph import CompiledGraph
-from zcompiler.options import OptionError
+from zcompiler.options import OptionError, Place
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.plan import Homes, Plan
-from zcompiler.plan.planner import make_plan
+from zcompiler.plan.planner import Question, make_plan
 from zcompiler.plan.step import Step, bare_step
-from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away, joint_passes
 from zcompiler.training.dump import Dump
@@ -100,20 +101,9 @@ class _Building:
         buckets = buckets_of(captured, self.inputs)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
         taken = session.resting_in_memory(parameters)
-        tiers = session.tiers_without(taken)
-        plain = _Form(name, captured, buckets, session, tiers)
-        low = with_low_parameters(captured)
-        bare = _Bare(plain, _Form(name, low, buckets_of(low, self.inputs), session, tiers), session.store_tier)
-        plan = self._plan(bare, parameters, taken)
-        form = bare.form(plan.homes)
-        if form.captured.low and not session.store().notices_edits():
-            session.note(
-                "the file system of option nvme does not tell when a mapped file is written, so parameters that are "
-                "cast to 16 bits are read as they rest, in twice the bytes"
-            )
-            form, bare = plain, _Bare(plain, plain, session.store_tier)
-            plan = self._plan(bare, parameters, taken)
-        if session.store_tier in (plan.homes.params, plan.homes.grads, plan.homes.optimizer):
+        form, plan = self._plan(_Form(name, captured, buckets, session, session.tiers_without(taken)), taken)
+        step = form.step.placed(plan.placement)
+        if plan.uses(session.store_tier):
             session.store()
             frame, before = frame_in_compilation()
             # The first model of a class goes on with its graph. The others come with ordinary parameters, which become
@@ -124,18 +114,18 @@ class _Building:
             session.frames.add(frame)
         dump = Dump(session.options.dump, name)
         dump.plan(plan, str(session.machine))
-        dump.schedule("bare", bare.schedule(plan.homes))
-        schedule = run_pipeline(bare.schedule(plan.homes), parse_pipeline(plan.pipeline), dump.schedule)
+        dump.schedule("bare", step.schedule)
+        schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
         dump.schedule("final", schedule)
         session.graphs += 1
         session.schedules[name], session.plans[name] = schedule, plan
         return CompiledGraph(
             form.captured,
             form.buckets,
-            bare.step(plan.homes),
+            step,
             schedule,
             executor=session.executor,
-            residence=LiveResidence(session, plan.homes, plan.peak[session.compute_tier]),
+            residence=LiveResidence(session, plan.placement, plan.peak[session.compute_tier]),
             compiler=session.compiler,
             compute=session.compute,
             note=session.note,
@@ -143,9 +133,41 @@ class _Building:
             between_phases=session.between_phases,
         )
 
-    def _plan(self, bare: _Bare, parameters: Sequence[torch.Tensor], taken: int) -> Plan:
-        compute, store = self.session.compute_tier, self.session.store_tier
-        return make_plan(bare.schedule, self.session.options, compute, store, _evaluate, homes_of(parameters), taken)
+    def _plan(self, plain: _Form, taken: int) -> tuple[_Form, Plan]:
+        """Parameters that stay in memory are used as they are. Where they have to go, the copies that the graph casts
+        them to are gathered: half the bytes."""
+        session = self.session
+        place = session.options.place
+        low = None if place.params == "host" else plain.with_low(self.inputs, self._rests_in_memory)
+        if low is None:
+            return plain, self._plan_for(plain, place, taken)
+        if place.params == "auto":
+            try:
+                return plain, self._plan_for(plain, replace(place, params="host"), taken)
+            except DoesNotFit:
+                pass  # then not everything can stay
+        if session.store().notices_edits():
+            return low, self._plan_for(low, replace(place, params="nvme"), taken)
+        session.note(
+            "the file system of option nvme does not tell when a mapped file is written, so parameters that are "
+            "cast to 16 bits are read as they rest, in twice the bytes"
+        )
+        return plain, self._plan_for(plain, place, taken)
+
+    def _plan_for(self, form: _Form, place: Place, taken: int) -> Plan:
+        session = self.session
+        known = {b.name: self._known_homes(b) for b in form.buckets}
+        fixed = {name: homes for name, homes in known.items() if homes is not None}
+        question = Question(lambda p: form.step.placed(p).schedule, tuple(known), form.step.gradients, fixed, taken)
+        options = replace(session.options, place=place)
+        return make_plan(question, options, session.compute_tier, session.store_tier, _evaluate)
+
+    def _known_homes(self, bucket: Bucket) -> Homes | None:
+        return homes_of([self.inputs[p] for p in bucket.positions])
+
+    def _rests_in_memory(self, position: int) -> bool:
+        homes = homes_of([self.inputs[position]])
+        return homes is not None and homes.params != self.session.store_tier
 
     def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
         """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
@@ -173,32 +195,21 @@ class _Form:
         self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session, tiers: tuple[Tier, ...]
     ) -> None:
         self.captured, self.buckets = captured, buckets
-        self._name, self._tiers, self._factor = name, tiers, states_per_parameter_byte(session.options)
+        self._name, self._session, self._tiers = name, session, tiers
 
     @cached_property
     def step(self) -> Step:
-        states = {b.name: b.whole * self._factor for b in self.buckets} if self.captured.backward is not None else {}
+        factor = states_per_parameter_byte(self._session.options)
+        states = {b.name: b.whole * factor for b in self.buckets} if self.captured.backward is not None else {}
         return bare_step(self._name, self.captured, self.buckets, self._tiers, states)
 
-
-class _Bare:
-    """The schedule before any pass, for each placement that the planner tries.
-
-    Only what is read from the store is read as cast copies: parameters in memory are there already.
-    """
-
-    def __init__(self, plain: _Form, low: _Form, store: str) -> None:
-        self._plain, self._low, self._store = plain, low, store
-
-    def form(self, homes: Homes) -> _Form:
-        return self._low if homes.params == self._store else self._plain
-
-    def step(self, homes: Homes) -> Step:
-        return self.form(homes).step.placed(homes)
-
-    def schedule(self, homes: Homes) -> Schedule:
-        return self.step(homes).schedule
+    def with_low(self, inputs: Sequence[Any], but: Callable[[int], bool]) -> _Form | None:
+        """The same over the copies in 16 bits, if there are any; not of the parameters at the positions `but`."""
+        captured = with_low_parameters(self.captured, but)
+        if not captured.low:
+            return None
+        return _Form(self._name, captured, buckets_of(captured, inputs), self._session, self._tiers)
 
 
-def _evaluate(schedule: Schedule, pipeline: str) -> dict[str, tuple[int, str]]:
-    return peak(run_pipeline(schedule, parse_pipeline(pipeline), partial=True))
+def _evaluate(schedule: Schedule, pipeline: str) -> Schedule:
+    return run_pipeline(schedule, parse_pipeline(pipeline), trial=True)

@@ -5,7 +5,7 @@ A region that takes the copy as its input computes what it did, bit for bit, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -17,10 +17,11 @@ from zcompiler.capture.cut import CASTS, Cut, CutRegion
 _LOW = (torch.bfloat16, torch.float16)
 
 
-def with_low_parameters(captured: Captured) -> Captured:
+def with_low_parameters(captured: Captured, but: Callable[[int], bool] = lambda position: False) -> Captured:
     """The graph with the cast copy in the place of each parameter of which every use, in both phases, is a cast to one
-    and the same narrower type. Where a parameter is a result, the caller gets the parameter in either form."""
-    low = _low_parameters(captured)
+    and the same narrower type; not of those at the Dynamo positions `but`. Where a parameter is a result, the caller
+    gets the parameter in either form."""
+    low = {position: dtype for position, dtype in _low_parameters(captured).items() if not but(position)}
     if not low:
         return captured
     forward = _with_low(captured, captured.forward, low)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+KINDS = ("params", "grads", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +18,36 @@ class Homes:
     optimizer: str
 
     def __str__(self) -> str:
-        return f"params={self.params} grads={self.grads} optimizer={self.optimizer}"
+        return " ".join(f"{kind}={getattr(self, kind)}" for kind in KINDS)
+
+    def uses(self, tier: str) -> bool:
+        """Whether any kind rests there."""
+        return tier in (self.params, self.grads, self.optimizer)
+
+
+Placement = Mapping[str, Homes]  # by bucket
+
+
+def describe(placement: Placement) -> str:
+    """`params=nvme grads=host optimizer=nvme`; where units differ, how many of them: `params=nvme(20)+host(10)`."""
+    texts = []
+    for kind in KINDS:
+        counts = Counter(getattr(homes, kind) for homes in placement.values())
+        tiers = counts.most_common()
+        texts.append(f"{kind}=" + (tiers[0][0] if len(tiers) == 1 else "+".join(f"{t}({n})" for t, n in tiers)))
+    return " ".join(texts)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What the passes are told. `prefetch` is in bytes; `peak` gives bytes by tier as the finished schedule needs."""
 
-    homes: Homes
+    placement: Placement
     prefetch: int
     pipeline: str
     peak: dict[str, int]
     reasons: tuple[str, ...]
+
+    def uses(self, tier: str) -> bool:
+        """Whether anything rests there."""
+        return any(homes.uses(tier) for homes in self.placement.values())

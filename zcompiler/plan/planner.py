@@ -1,118 +1,168 @@
-"""From a bare schedule and a memory limit to a plan, by a simple rule: move only as much out of memory as must go.
+"""From a bare schedule and a memory limit to a plan: move only as much out of memory as must go.
 
-Optimizer states are used once a step, parameters twice, gradients are written, read and often looked at; so they leave
-memory in this order, each kind as a whole. What a candidate needs is asked of `evaluate`, which runs the passes.
+Whether a placement fits is asked of `evaluate`, which runs the passes on it. If not everything can stay, everything
+that the user has not forced goes, and what fits is taken back in, unit by unit (see holding.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from zcompiler.errors import DoesNotFit
 from zcompiler.options import Options
-from zcompiler.plan.plan import Homes, Plan
+from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes
+from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
+from zcompiler.plan.spec import pipeline_of
 from zcompiler.plan.update import OPTIMIZER_WORK, least_bytes
+from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 
-# Bytes by tier and where the peak is, for a pipeline over a schedule.
-Evaluate = Callable[[Schedule, str], dict[str, tuple[int, str]]]
+# The schedule that a pipeline makes of one.
+Evaluate = Callable[[Schedule, str], Schedule]
 
 MIB = 1 << 20
+# The part of the limit that stays free of states at rest, so that transfers can run ahead and behind: for the buffers
+# of a late update, and as much again at most for prefetch.
+ROOM = 1 / 12
+# What is taken back into memory frees the buffers through which it moved, which may make room for more.
+ROUNDS = 3
 
 
-def pipeline_of(homes: Homes, prefetch: int, ahead: bool = True) -> str:
-    """The passes that carry the decisions out, as a spec. `ahead`: with the passes that trade memory for time."""
-    spec = (
-        f"partition-params{{home={homes.params}}},gather-params,release-params,"
-        f"reduce-grads,offload-grads{{home={homes.grads}}}"
-    )
-    return f"{spec},keep-last-unit,keep-reused,prefetch-reads{{bytes={format_bytes(prefetch)}}}" if ahead else spec
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be placed. `bare` gives the schedule before any pass for a placement; `buckets` are in the order of
+    use; `gradients` maps gradient values to buckets; `fixed` are the placements that earlier graphs made; `taken` the
+    bytes of the limit that other graphs and models hold."""
+
+    bare: Callable[[Placement], Schedule]
+    buckets: Sequence[str]
+    gradients: Mapping[str, str]
+    fixed: Placement
+    taken: int = 0
 
 
-def candidates(options: Options, compute: str, store: str) -> list[Homes]:
-    """The placements to try, the one that moves least first; what the user forced stays as it is."""
-    place = options.place
-    forced = {"params": place.params, "grads": place.grads, "optimizer": place.optimizer}
-    found: list[Homes] = []
-    for moved in ((), ("optimizer",), ("optimizer", "params"), ("optimizer", "params", "grads")):
-        homes = {
-            kind: _tier(home, compute, store) if home != "auto" else (store if kind in moved else compute)
-            for kind, home in forced.items()
-        }
-        if (candidate := Homes(**homes)) not in found:
-            found.append(candidate)
+def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
+    """The placement that moves least, as far as the planner knows. DoesNotFit with the smallest limit that would do."""
+    reasons: list[str] = []
+    tried: list[tuple[int, str, Placement]] = []
+    found: list[tuple[int, Placement, list[str]]] = []
+    for placement in _uniform(asked, options, compute, store):
+        schedule = evaluate(asked.bare(placement), pipeline_of(placement, asked.gradients, compute, 0, ahead=False))
+        most, where = peak(schedule)[compute]
+        if (update := _update_needs(schedule, placement, asked.gradients)) > most:
+            most, where = update, "the optimizer step"
+        most += asked.taken
+        text = f"{describe(placement)}: {format_bytes(most)} at {where}"
+        if most > options.memory:
+            reasons.append(f"not {text}, {format_bytes(most - options.memory)} over the limit")
+            tried.append((most, where, placement))
+            continue
+        why = [f"{text} of {format_bytes(options.memory)}"]
+        for _ in range(ROUNDS):
+            held = _with_what_fits(asked, options, store, placement, schedule)
+            if held.placement == placement:
+                break
+            why += held.reasons
+            placement = held.placement
+            spec = pipeline_of(placement, asked.gradients, compute, 0, ahead=False)
+            schedule = evaluate(asked.bare(placement), spec)
+        found.append((bytes_moved(schedule, placement, asked.gradients), placement, why))
+        if found[-1][0] == 0:
+            break
+    if not found:
+        raise _refusal(tried, options, store, asked.taken)
+    _, placement, why = min(found, key=lambda f: f[0])
+    prefetch = _prefetch(options, asked.bare(placement), placement)
+    pipeline = pipeline_of(placement, asked.gradients, compute, prefetch)
+    peaks = {tier: size for tier, (size, _) in peak(evaluate(asked.bare(placement), pipeline)).items()}
+    reasons += [
+        *why,
+        f"{describe(placement)}: {format_bytes(peaks[compute] + asked.taken)} with prefetch and what is kept",
+        f"prefetch {format_bytes(prefetch)}: {_why(options)}",
+    ]
+    return Plan(placement, prefetch, pipeline, peaks, tuple(reasons))
+
+
+def _with_what_fits(asked: Question, options: Options, store: str, placement: Placement, schedule: Schedule) -> Held:
+    """The placement with what has room in memory taken back into it, as far as the planner may choose."""
+    free = {kind: [b for b in asked.buckets if _is_free(kind, b, asked, options, placement, store)] for kind in KINDS}
+    room = int(ROOM * options.memory)
+    budget = options.memory - asked.taken - room - min(room, _prefetch(options, schedule, placement))
+    needs = _update_needs(schedule, placement, asked.gradients)
+    needs -= sum(resting_bytes(schedule, placement, asked.gradients).values())
+    return hold_what_fits(schedule, placement, free, asked.gradients, budget, max(0, needs))
+
+
+def _uniform(asked: Question, options: Options, compute: str, store: str) -> list[Placement]:
+    """Placements with everything in memory, then with everything in the store, then with less and less there; as far as
+    user and earlier graphs leave a choice. One of them is the least in memory, which of them depends on the model."""
+    found: list[Placement] = []
+    for moved in ((), KINDS, ("optimizer", "params"), ("optimizer",)):
+        placement = {}
+        for bucket in asked.buckets:
+            forced = {kind: getattr(options.place, kind) for kind in KINDS}
+            homes = {
+                kind: _tier(home, compute, store) if home != "auto" else (store if kind in moved else compute)
+                for kind, home in forced.items()
+            }
+            placement[bucket] = asked.fixed.get(bucket, Homes(**homes))
+        if placement not in found:
+            found.append(placement)
     return found
 
 
-def make_plan(
-    bare: Callable[[Homes], Schedule],
-    options: Options,
-    compute: str,
-    store: str,
-    evaluate: Evaluate,
-    fixed: Homes | None = None,
-    taken: int = 0,
-) -> Plan:
-    """The first placement whose peak stays inside the limit.
-
-    `bare` gives the schedule before any pass for a placement; `fixed` is the placement that an earlier graph of the
-    same parameters already has; `taken` are the bytes of the limit that other graphs and models hold. Raises DoesNotFit
-    with the smallest limit that would do.
-    """
-    reasons: list[str] = []
-    tried: list[tuple[int, str, Homes]] = []
-    for homes in [fixed] if fixed is not None else candidates(options, compute, store):
-        schedule = bare(homes)
-        most, where = evaluate(schedule, pipeline_of(homes, 0, ahead=False))[compute]
-        if (update := _update_needs(schedule, homes)) > most:
-            most, where = update, "the optimizer step"
-        most += taken
-        if most > options.memory:
-            over = format_bytes(most - options.memory)
-            reasons.append(f"not {homes}: {format_bytes(most)} at {where}, {over} over the limit")
-            tried.append((most, where, homes))
-            continue
-        prefetch = _prefetch(options, schedule)
-        pipeline = pipeline_of(homes, prefetch)
-        peak = {tier: size for tier, (size, _) in evaluate(schedule, pipeline).items()}
-        reasons.append(f"{homes}: {format_bytes(most)} at {where} of {format_bytes(options.memory)}")
-        reasons.append(f"prefetch {format_bytes(prefetch)}: {_why(options)}")
-        return Plan(homes, prefetch, pipeline, peak, tuple(reasons))
-    raise _refusal(tried, options, store, taken)
+def _is_free(kind: str, bucket: str, asked: Question, options: Options, placement: Placement, store: str) -> bool:
+    chosen = getattr(options.place, kind) == "auto" and bucket not in asked.fixed
+    return chosen and getattr(placement[bucket], kind) == store
 
 
 def _tier(home: str, compute: str, store: str) -> str:
     return {"host": compute, "nvme": store}[home]
 
 
-def _update_needs(schedule: Schedule, homes: Homes) -> int:
+def _update_needs(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> int:
     """The least memory a streamed update takes: what rests in the compute tier, and the smallest buffers."""
     compute = schedule.compute_tier.name
-    total = {kind: sum(v.nbytes for v in schedule.values if v.kind == kind) for kind in ("param", "grad", "state")}
-    places = {"param": homes.params, "grad": homes.grads, "state": homes.optimizer}
-    if not total["grad"] or homes.params == homes.optimizer == compute:
+    if not gradients or all(h.params == h.optimizer == compute for h in placement.values()):
         return 0
-    held = sum(total[kind] for kind, home in places.items() if home == compute)
-    moved = sum(total[kind] for kind, home in places.items() if home != compute) / total["param"]
-    return least_bytes(held, moved, OPTIMIZER_WORK)
+    return least_bytes(
+        sum(resting_bytes(schedule, placement, gradients).values()), _moved(schedule, placement), OPTIMIZER_WORK
+    )
 
 
-def _prefetch(options: Options, schedule: Schedule) -> int:
-    """Enough to read the largest bucket behind the units before it. The pass itself stays inside the limit."""
+def _moved(schedule: Schedule, placement: Placement) -> float:
+    """Bytes that an update moves for each byte of parameters, at most."""
+    compute = schedule.compute_tier.name
+    states = {v.name.removesuffix(":state"): v.nbytes for v in schedule.values if v.kind == "state"}
+    sizes = {v.name: v.nbytes for v in schedule.values if v.kind == "param"}
+    most = 0.0
+    for bucket, homes in placement.items():
+        moved = float((homes.params != compute) + (homes.grads != compute))
+        if size := sizes.get(bucket):
+            moved += (homes.optimizer != compute) * states.get(bucket, 0) / size
+        most = max(most, moved)
+    return most
+
+
+def _prefetch(options: Options, schedule: Schedule, placement: Placement) -> int:
+    """Enough to read the largest bucket that moves behind the units before it. The pass stays inside the limit."""
     if options.prefetch != "auto":
         return int(options.prefetch)
-    return max((v.nbytes for v in schedule.values if v.kind == "param"), default=0)
+    compute = schedule.compute_tier.name
+    params = (v for v in schedule.values if v.kind == "param")
+    return max((v.nbytes for v in params if placement[v.name].params != compute), default=0)
 
 
 def _why(options: Options) -> str:
     return "as asked" if options.prefetch != "auto" else "the largest unit, where the limit leaves room"
 
 
-def _refusal(tried: Sequence[tuple[int, str, Homes]], options: Options, store: str, taken: int) -> DoesNotFit:
-    most, where, homes = min(tried, key=lambda t: t[0])
+def _refusal(tried: Sequence[tuple[int, str, Placement]], options: Options, store: str, taken: int) -> DoesNotFit:
+    most, where, placement = min(tried, key=lambda t: t[0])
     enough = -(-most // MIB)
-    forced = [k for k in ("params", "grads", "optimizer") if getattr(options.place, k) == "host"]
+    forced = [k for k in KINDS if getattr(options.place, k) == "host"]
     remedy = f"Set memory to at least {enough}MiB, use a smaller batch or a shorter sequence"
     if forced:
         remedy += f", or let {' and '.join(forced)} rest on {store} (option place)"
@@ -121,5 +171,5 @@ def _refusal(tried: Sequence[tuple[int, str, Homes]], options: Options, store: s
     others = f", {format_bytes(taken)} of it for what other graphs and models hold" if taken else ""
     return DoesNotFit(
         f"memory={format_bytes(options.memory)} is too small: the least any placement needs is {format_bytes(most)}"
-        f"{others}, at {where} ({homes}). {remedy}"
+        f"{others}, at {where} ({describe(placement)}). {remedy}"
     )

@@ -9,7 +9,7 @@ from zcompiler.analyse.buckets import Bucket
 from zcompiler.analyse.sizes import dtype_name, is_strided, nbytes, shape_of, working_memory
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
-from zcompiler.plan.plan import Homes
+from zcompiler.plan.plan import Placement
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 
 
@@ -39,15 +39,22 @@ class Step:
     forward: PhaseNames
     backward: PhaseNames | None
 
-    def placed(self, homes: Homes) -> Step:
+    @property
+    def gradients(self) -> dict[str, str]:
+        """The gradient values, and whose they are: the bucket of parameters."""
+        return self.backward.buckets if self.backward is not None else {}
+
+    def placed(self, placement: Placement) -> Step:
         """The same for a placement: states at their home (no pass moves them, the update does), and room for gradients
         that go to the store."""
-        tier = homes.optimizer or self.schedule.compute_tier.name
-        values = tuple(replace(v, home=tier) if v.kind == "state" else v for v in self.schedule.values)
+        values = tuple(
+            replace(v, home=placement[v.name.removesuffix(":state")].optimizer) if v.kind == "state" else v
+            for v in self.schedule.values
+        )
+        compute = self.schedule.compute_tier.name
+        stored = frozenset(v for v, bucket in self.gradients.items() if placement[bucket].grads != compute)
         schedule = replace(self.schedule, values=values)
-        if homes.grads != self.schedule.compute_tier.name:
-            schedule = _with_room_for_stored_gradients(schedule)
-        return replace(self, schedule=schedule)
+        return replace(self, schedule=_with_room_for_stored_gradients(schedule, stored) if stored else schedule)
 
 
 def bare_step(
@@ -189,10 +196,10 @@ class _Builder:
         return replace(names, regions=tuple(region_names))
 
 
-def _with_room_for_stored_gradients(schedule: Schedule) -> Schedule:
+def _with_room_for_stored_gradients(schedule: Schedule, stored: frozenset[str]) -> Schedule:
     """A region's gradients are copied to the buffers they are written from, while those before may still be on their
     way: that much more is held while it runs."""
-    size = {v.name: v.nbytes for v in schedule.values if v.kind == "grad"}
+    size = {v.name: v.nbytes for v in schedule.values if v.name in stored}
     largest = max(size.values(), default=0)
     regions = []
     for region in schedule.regions:

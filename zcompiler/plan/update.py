@@ -52,12 +52,12 @@ class SubGroup:
         return [Value(name, kind, "bytes", size, home=home) for kind, name, size, home in kinds if size]
 
 
-def subgroup_bytes(memory: int, held: int, homes: Homes, bytes_per_param_byte: float, tail: int = 0) -> int:
+def subgroup_bytes(memory: int, held: int, homes: str, bytes_per_param_byte: float, tail: int = 0) -> int:
     """How many bytes of parameters a sub-group may have, so that three of them fit beside what is held.
 
     `held` is what rests in the compute tier during an update; `bytes_per_param_byte` how much moves for each byte of
-    parameters (AdamW with everything in the store: 3); `tail` the temporaries the optimizer makes for each such byte.
-    DoesNotFit when not even the smallest does.
+    parameters (AdamW with everything in the store: 3); `tail` the temporaries the optimizer makes for each such byte;
+    `homes` says where things rest. DoesNotFit when not even the smallest does.
     """
     each = (memory - held) / (3 * bytes_per_param_byte + tail)
     size = min(LARGEST_SUBGROUP, int(each) // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)

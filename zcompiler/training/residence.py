@@ -15,7 +15,7 @@ from zcompiler.errors import DoesNotFit
 from zcompiler.layout import layout
 from zcompiler.lower.call import GradientHome
 from zcompiler.lower.ranges import Range, Ranges
-from zcompiler.plan.plan import Homes
+from zcompiler.plan.plan import Homes, Placement, describe
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.training.late import Read
@@ -63,9 +63,9 @@ class _Located:
 class LiveResidence:
     """The Residence of one graph."""
 
-    def __init__(self, session: Session, homes: Homes, planned: int) -> None:
+    def __init__(self, session: Session, placement: Placement, planned: int) -> None:
         """`planned`: bytes that a step with one model takes in the compute tier at most."""
-        self.session, self.homes, self.planned = session, homes, planned
+        self.session, self.placement, self.planned = session, placement, planned
         self._known: dict[str, _Located] = {}
 
     def admit(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -77,8 +77,9 @@ class LiveResidence:
         if most > limit:
             raise DoesNotFit(
                 f"memory={format_bytes(limit)} is too small for one more model of a form that is compiled already: "
-                f"together with what others hold it needs {format_bytes(most)} ({self.homes}). Set memory to at least "
-                f"{-(-most >> 20)}MiB, or let more rest on {self.session.store_tier} (option place)"
+                f"together with what others hold it needs {format_bytes(most)} ({describe(self.placement)}). "
+                f"Set memory to at least {-(-most >> 20)}MiB, or let more rest on {self.session.store_tier} "
+                "(option place)"
             )
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
@@ -147,11 +148,11 @@ class LiveResidence:
         return None
 
     def _record(self, bucket: Bucket, parameters: Sequence[torch.Tensor], p: torch.Tensor) -> Record:
-        record = record_of(p)
-        if record is None or (record.unit.parameters is None and self.homes.params == self.session.store_tier):
+        record, homes = record_of(p), self.placement[bucket.name]
+        if record is None or (record.unit.parameters is None and homes.params == self.session.store_tier):
             # Those of the bucket that nobody knows yet become a unit together.
             new = [q for q in parameters if (r := record_of(q)) is None or r.unit.parameters is None]
-            take_over(self.session, bucket.name.partition(":")[0], new, self.homes)
+            take_over(self.session, bucket.name.partition(":")[0], new, homes)
             record = record_of(p)
         assert record is not None
         return record

@@ -10,6 +10,7 @@ import torch
 
 from zcompiler.analyse.sizes import short_name
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
+from zcompiler.plan.plan import describe
 from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
@@ -150,8 +151,8 @@ class Update:
                 resting = float((unit.homes.params != store) + (m.stored_grad is None))
                 resting += _states_per_byte(m) * (unit.homes.optimizer != store)
                 held += m.p.numel() * m.p.element_size() * resting
-        homes = next(iter(self.units)).homes
-        return subgroup_bytes(self.session.options.memory, int(held), homes, self._moved(), OPTIMIZER_WORK)
+        where = describe({unit.name: unit.homes for unit in self.units})
+        return subgroup_bytes(self.session.options.memory, int(held), where, self._moved(), OPTIMIZER_WORK)
 
     def _moved(self) -> float:
         """Bytes that move for each byte of parameters, at most."""
