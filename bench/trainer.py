@@ -5,8 +5,9 @@
 `side` is plain, inductor or zinf (with its `options`); `model` smollm2 (what the demo trains, in the same way) or mlp
 (`depth` equal layers of `width`, `tokens` rows). With `read_rate` and `write_rate`, zinf's transfers take as long
 as at that many bytes a second.
-A step is forward, backward and optimizer; "passes" leaves the optimizer out. Both answer with the loss and with each
-phase apart: seconds, and for zinf, from the second on, bytes on nvme by kind and hidden and exposed seconds by lane.
+A step is forward, backward and optimizer; "passes" leaves the optimizer out; "plan" tells what was planned. The first
+two answer with the loss and with each phase apart: seconds, and for zinf, from the second on, bytes on nvme by kind and
+hidden and exposed seconds by lane.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ class Trainer:
 
     def passes(self) -> dict[str, Any]:
         return self._run(update=False)
+
+    def plan(self) -> dict[str, Any]:
+        """What zinf's planner decided for the graph of training: its words, and the smallest limit that would do."""
+        plans = session.session_for(self.settings["options"]).plans
+        least = max(plan.least for plan in plans.values())
+        return {"least": least, "reasons": [line for plan in plans.values() for line in plan.reasons]}
 
     def _run(self, update: bool) -> dict[str, Any]:
         batch = next(self._batches)
@@ -133,7 +140,7 @@ def _mlp(settings: Mapping[str, Any]) -> Kind:
 
 def _prepare(settings: dict[str, Any]) -> dict[str, Callable[[], dict[str, Any]]]:
     trainer = Trainer(settings)
-    return {"load": trainer.load, "step": trainer.step, "passes": trainer.passes}
+    return {"load": trainer.load, "step": trainer.step, "passes": trainer.passes, "plan": trainer.plan}
 
 
 if __name__ == "__main__":

@@ -82,9 +82,9 @@ def test_parameters_stay_first_then_gradients_then_states() -> None:
     sizes = [MIB] * 8
     seen = [describe(plan(sizes, limit * MIB).placement) for limit in (8, 14, 24, 34)]
     assert seen == [
-        "params=nvme(6)+host(2) grads=nvme(5)+host(3) optimizer=nvme",
-        "params=host grads=host(4)+nvme(4) optimizer=nvme",
-        "params=host grads=host optimizer=nvme(6)+host(2)",
+        "params=nvme(5)+host(3) grads=host(4)+nvme(4) optimizer=nvme",
+        "params=host grads=host(5)+nvme(3) optimizer=nvme",
+        "params=host grads=host optimizer=nvme(5)+host(3)",
         "params=host grads=host optimizer=host",
     ]
 
@@ -114,8 +114,7 @@ def test_each_kind_has_its_reason_with_numbers() -> None:
         "not params=host grads=host optimizer=host: 32769KiB at run(bwd/l0)@bwd/l0, 18433KiB over the limit" in reasons
     )
     assert "params held in host: 8 of 8 units, 8MiB" in reasons
-    # The limit without room for prefetch and late updates.
-    assert "1 of 8 units, 1MiB; with l1 run(bwd/l0)@bwd/l0 would hold 12289KiB of 12408150B" in reasons
+    assert "3 of 8 units, 3MiB; with l3 run(bwd/l0)@bwd/l0 would hold 14337KiB of 14MiB" in reasons
 
 
 def test_too_small_a_limit_is_refused_with_one_that_works() -> None:

@@ -17,6 +17,7 @@ from zcompiler.plan.plan import KINDS, Placement
 from zcompiler.schedule.memory import event_name, memory
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
+from zcompiler.schedule.words import phase_of
 
 MOVES_SAVED = {"params": 3, "grads": 2, "optimizer": 2}
 ORDER = tuple(sorted(KINDS, key=lambda kind: -MOVES_SAVED[kind]))  # sorted is stable: params, grads, optimizer
@@ -36,18 +37,20 @@ def hold_what_fits(
     placement: Placement,
     free: Mapping[str, Sequence[str]],
     gradients: Mapping[str, str],
-    budget: int,
+    limit: int,
     update_room: int,
 ) -> Held:
     """Move units of `free` (kind -> buckets that the planner may choose for, in the order of use) from their home in
-    the store to the compute tier, as long as no op holds more than `budget` bytes.
+    the store to the compute tier, as long as no op holds more than `limit` bytes.
 
     `schedule` is the placed one behind its passes, `gradients` maps its gradient values to buckets. `update_room`:
-    bytes of `budget` that an optimizer step needs beside what rests in memory.
+    bytes that an update takes beside what rests in memory. It goes on during the next forward, where the gradients in
+    memory are held until it comes to them.
     """
     compute = schedule.compute_tier.name
     during = memory(schedule).during[compute].copy()
     ops = list(schedule.ops())
+    during[[phase_of(region.name) == "fwd" for region, _ in ops]] += update_room
     sizes = state_bytes(schedule, gradients)
     resting = sum(resting_bytes(schedule, placement, gradients).values())
     chosen = dict(placement)
@@ -59,11 +62,11 @@ def hold_what_fits(
             size = sizes[kind, bucket]
             then = during + _held_more(schedule, kind, bucket, gradients, size)
             most = int(then.max(initial=0))
-            if most > budget or resting + size + update_room > budget:
+            if most > limit or resting + size + update_room > limit:
                 if not first_not:
-                    where = event_name(*ops[int(then.argmax())]) if most > budget else "the optimizer step"
-                    reach = most if most > budget else resting + size + update_room
-                    first_not = f"; with {bucket} {where} would hold {format_bytes(reach)} of {format_bytes(budget)}"
+                    where = event_name(*ops[int(then.argmax())]) if most > limit else "the optimizer step"
+                    reach = most if most > limit else resting + size + update_room
+                    first_not = f"; with {bucket} {where} would hold {format_bytes(reach)} of {format_bytes(limit)}"
                 continue
             during, resting, total = then, resting + size, total + size
             chosen[bucket] = replace(chosen[bucket], **{kind: compute})
@@ -116,13 +119,17 @@ def _held_more(
     if kind == "optimizer":
         return more
     live: dict[str, int] = {}  # value -> the op since which a copy is there
+    waits = True  # the gradient of the step before, for its update
     nbytes = {v.name: v.nbytes for v in schedule.values}
-    for i, (_, op) in enumerate(schedule.ops()):
+    for i, (region, op) in enumerate(schedule.ops()):
         if kind == "params" and op.value == bucket:
             if op.kind == "read":
                 live[bucket] = i
             elif op.kind == "release":
                 more[live.pop(bucket, 0) : i + 1] -= size
+        elif kind == "grads" and waits and op.kind == "run":
+            waits = phase_of(region.name) == "fwd" and bucket not in op.reads
+            more[i] += size
         elif kind == "grads" and op.kind == "release" and gradients.get(op.value) == bucket:
             more[i + 1 :] += nbytes[op.value]
     return more

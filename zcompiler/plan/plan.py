@@ -40,12 +40,14 @@ def describe(placement: Placement) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the passes are told. `prefetch` is in bytes; `peak` gives bytes by tier as the finished schedule needs."""
+    """What the passes are told. `prefetch` is in bytes; `peak` gives bytes by tier as the finished schedule needs;
+    `least` is the smallest limit that would have done, as far as the planner tried."""
 
     placement: Placement
     prefetch: int
     pipeline: str
     peak: dict[str, int]
+    least: int
     reasons: tuple[str, ...]
 
     def uses(self, tier: str) -> bool:

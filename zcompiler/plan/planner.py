@@ -23,11 +23,12 @@ from zcompiler.schedule.sizes import format_bytes
 Evaluate = Callable[[Schedule, str], Schedule]
 
 MIB = 1 << 20
-# The part of the limit that stays free of states at rest, so that transfers can run ahead and behind: for the buffers
-# of a late update, and as much again at most for prefetch.
+# Bytes that stay free of states at rest for the buffers of an update: a part of the limit, and less where so little
+# moves that what could be held instead would be a good part of it.
 ROOM = 1 / 12
+MOVED_BY_ROOM = 40
 # What is taken back into memory frees the buffers through which it moved, which may make room for more.
-ROUNDS = 3
+ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Question:
 def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
     """The placement that moves least, as far as the planner knows. DoesNotFit with the smallest limit that would do."""
     reasons: list[str] = []
+    least: list[int] = []
     tried: list[tuple[int, str, Placement]] = []
     found: list[tuple[int, Placement, list[str]]] = []
     for placement in _uniform(asked, options, compute, store):
@@ -54,6 +56,7 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
         if (update := _update_needs(schedule, placement, asked.gradients)) > most:
             most, where = update, "the optimizer step"
         most += asked.taken
+        least.append(most)
         text = f"{describe(placement)}: {format_bytes(most)} at {where}"
         if most > options.memory:
             reasons.append(f"not {text}, {format_bytes(most - options.memory)} over the limit")
@@ -82,17 +85,18 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
         f"{describe(placement)}: {format_bytes(peaks[compute] + asked.taken)} with prefetch and what is kept",
         f"prefetch {format_bytes(prefetch)}: {_why(options)}",
     ]
-    return Plan(placement, prefetch, pipeline, peaks, tuple(reasons))
+    return Plan(placement, prefetch, pipeline, peaks, min(least), tuple(reasons))
 
 
 def _with_what_fits(asked: Question, options: Options, store: str, placement: Placement, schedule: Schedule) -> Held:
     """The placement with what has room in memory taken back into it, as far as the planner may choose."""
     free = {kind: [b for b in asked.buckets if _is_free(kind, b, asked, options, placement, store)] for kind in KINDS}
-    room = int(ROOM * options.memory)
-    budget = options.memory - asked.taken - room - min(room, _prefetch(options, schedule, placement))
     needs = _update_needs(schedule, placement, asked.gradients)
     needs -= sum(resting_bytes(schedule, placement, asked.gradients).values())
-    return hold_what_fits(schedule, placement, free, asked.gradients, budget, max(0, needs))
+    room = min(ROOM * options.memory, bytes_moved(schedule, placement, asked.gradients) / MOVED_BY_ROOM)
+    return hold_what_fits(
+        schedule, placement, free, asked.gradients, options.memory - asked.taken, max(int(room), needs)
+    )
 
 
 def _uniform(asked: Question, options: Options, compute: str, store: str) -> list[Placement]:
