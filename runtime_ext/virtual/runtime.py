@@ -48,11 +48,18 @@ class Outcome:
 class VirtualRuntime:
     """Runs a schedule at `rates` (bytes a second by lane); a region computes for `compute_seconds(name)`.
 
-    What rests in memory is there from the start, so the peaks are those that the schedule's text counts.
+    What rests in memory is there from the start, so the peaks are those that the schedule's text counts. `lag` as for
+    `Call`.
     """
 
-    def __init__(self, schedule: Schedule, rates: Mapping[str, float], compute_seconds: Callable[[str], float]) -> None:
-        self.schedule, self.compute_seconds = schedule, compute_seconds
+    def __init__(
+        self,
+        schedule: Schedule,
+        rates: Mapping[str, float],
+        compute_seconds: Callable[[str], float],
+        lag: int | None = None,
+    ) -> None:
+        self.schedule, self.compute_seconds, self.lag = schedule, compute_seconds, lag
         self.clock = VirtualClock()
         self.timeline: list[Span] = []
         budgets = {tier.name: tier.budget for tier in schedule.tiers if tier.name != STORE}
@@ -85,7 +92,7 @@ class VirtualCall(Call):
     """Stands in for the lowering: what a region makes is counted, its compute only moves the clock."""
 
     def __init__(self, machine: VirtualRuntime) -> None:
-        super().__init__(machine.executor, machine.schedule)
+        super().__init__(machine.executor, machine.schedule, machine.lag)
         self._machine = machine
         self._segments: dict[str, Stored] = {}
         for copy in Flow(self.schedule).live.values():
