@@ -54,7 +54,7 @@ def schedule_lines(schedule: Schedule) -> Iterator[tuple[str, tuple[str, int] | 
         yield "", None
         yield f"region {region.name}", (region.name, -1)
         for i, op in enumerate(region.ops):
-            yield _op_line(op), (region.name, i)
+            yield op_line(op), (region.name, i)
         done += len(region.ops)
         live = {t: int(used.after[t][done - 1]) if done else used.start[t] for t in tiers}
         yield f"  {'live':<{_LANE_WIDTH}}{' '.join(f'{t}={format_bytes(n)}' for t, n in live.items())}", None
@@ -75,7 +75,8 @@ def _value_line(value: Value) -> str:
     return " ".join(words)
 
 
-def _op_line(op: Op) -> str:
+def op_line(op: Op) -> str:
+    """One op as its line."""
     words = [f"{op.value}:{op.form}@{op.src}" if op.kind == "release" else op.value]
     if op.kind != "release" and (op.src or op.dst):
         words.append(f"{op.src}->{op.dst}")
