@@ -118,7 +118,7 @@ class _Building:
         schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
         dump.schedule("final", schedule)
         session.graphs += 1
-        session.schedules[name], session.plans[name] = schedule, plan
+        session.schedules[name], session.plans[name], session.works[name] = schedule, plan, step.works
         return CompiledGraph(
             form.captured,
             form.buckets,
@@ -201,7 +201,8 @@ class _Form:
     def step(self) -> Step:
         factor = states_per_parameter_byte(self._session.options)
         states = {b.name: b.whole * factor for b in self.buckets} if self.captured.backward is not None else {}
-        return bare_step(self._name, self.captured, self.buckets, self._tiers, states)
+        fused = self._session.compute == "inductor"
+        return bare_step(self._name, self.captured, self.buckets, self._tiers, states, fused)
 
     def with_low(self, inputs: Sequence[Any], but: Callable[[int], bool]) -> _Form | None:
         """The same over the copies in 16 bits, if there are any; not of the parameters at the positions `but`."""

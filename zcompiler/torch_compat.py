@@ -220,6 +220,24 @@ def compile_with_inductor(graph_module: torch.fx.GraphModule, *, is_backward: bo
         )
 
 
+def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
+    """A call's arguments by the names in the operator's schema, defaults included."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    given: dict[str, Any] = {}
+    for i, argument in enumerate(node.target._schema.arguments):
+        if i < len(node.args):
+            given[argument.name] = node.args[i]
+        else:
+            given[argument.name] = node.kwargs.get(argument.name, argument.default_value)
+    return given
+
+
+def operator_name(node: torch.fx.Node) -> str:
+    """`add` of `aten.add.Tensor`; empty for what is no operator of the dispatcher."""
+    target = node.target
+    return target.name().split("::")[1].split(".")[0] if isinstance(target, torch._ops.OpOverload) else ""
+
+
 def size_hint(size: int | torch.SymInt) -> int:
     """A size as a number: itself, or what it was when the graph was captured."""
     if isinstance(size, int):

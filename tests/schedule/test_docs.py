@@ -1,7 +1,11 @@
+"""docs/schedule.md: its examples are what they claim, and it explains every rule and pass."""
+
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 from zcompiler.passes.pipeline import PASSES, parse_pipeline
 from zcompiler.schedule.text import parse_schedule, print_schedule
@@ -24,3 +28,11 @@ def test_every_rule_and_pass_is_explained() -> None:
 def test_the_example_pipeline_is_one() -> None:
     (spec,) = re.findall(r"^`(partition-params\{.*\})`\.$", TEXT, re.MULTILINE)
     assert [p.name for p in parse_pipeline(spec)] == [p.name for p in PASSES]
+
+
+def test_the_times_of_the_example_are_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```zsched\n(.*?)```", TEXT, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (printed,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
+    exec(code, {"schedule": parse_schedule(example)})
+    assert capsys.readouterr().out == printed

@@ -60,7 +60,7 @@ def working_memory(region: torch.fx.GraphModule) -> int:
     nodes = list(region.graph.nodes)
     base: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in nodes:
-        if node.op == "call_function" and (node.target is operator.getitem or _aliases(node)):
+        if node.op == "call_function" and (node.target is operator.getitem or aliases(node)):
             base[node] = base.get(node.all_input_nodes[0], node.all_input_nodes[0])
     handed_out = {base.get(n, n) for n in nodes[-1].all_input_nodes}
     last_use = {base.get(i, i): node for node in nodes for i in node.all_input_nodes}
@@ -71,17 +71,17 @@ def working_memory(region: torch.fx.GraphModule) -> int:
     own: dict[torch.fx.Node, int] = {}
     for node in nodes:
         if node.op == "call_function" and node not in base and node not in handed_out:
-            own[node] = _result_bytes(node)
+            own[node] = result_bytes(node)
             live += own[node]
             peak = max(peak, live)
         live -= sum(own.pop(dead, 0) for dead in dying.get(node, ()))
     return peak
 
 
-def _result_bytes(node: torch.fx.Node) -> int:
+def result_bytes(node: torch.fx.Node) -> int:
     value = node.meta.get("val")
     return sum(nbytes(v) for v in value) if isinstance(value, tuple | list) else nbytes(value)
 
 
-def _aliases(node: torch.fx.Node) -> bool:
+def aliases(node: torch.fx.Node) -> bool:
     return is_parameter_view(node) and str(node.target) not in CASTS

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.analyse.sizes import dtype_name, is_strided, nbytes, shape_of, working_memory
+from zcompiler.analyse.work import work_of
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
+from zcompiler.machine.work import Work
 from zcompiler.plan.plan import Placement
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 
@@ -33,11 +35,15 @@ class PhaseNames:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The bare schedule of a graph and, for each phase, how its graph's names map to it."""
+    """The bare schedule of a graph and, for each phase, how its graph's names map to it.
+
+    `works` has the work of each run, by the name of what it runs, which passes keep wherever they put the run.
+    """
 
     schedule: Schedule
     forward: PhaseNames
     backward: PhaseNames | None
+    works: Mapping[str, Work]
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -58,19 +64,33 @@ class Step:
 
 
 def bare_step(
-    name: str, captured: Captured, buckets: Sequence[Bucket], tiers: tuple[Tier, ...], states: dict[str, int]
+    name: str,
+    captured: Captured,
+    buckets: Sequence[Bucket],
+    tiers: tuple[Tier, ...],
+    states: dict[str, int],
+    fused: bool,
 ) -> Step:
     """The schedule of `captured` before any pass: only runs, and releases of what they leave behind.
 
-    `states` gives the bytes of optimizer state of each bucket; they take part so that a plan counts them.
+    `states` gives the bytes of optimizer state of each bucket; they take part so that a plan counts them. `fused`:
+    whether Inductor compiles the regions.
     """
-    return _Builder(name, captured, buckets, tiers, states).build()
+    return _Builder(name, captured, buckets, tiers, states, fused).build()
 
 
 class _Builder:
     def __init__(
-        self, name: str, captured: Captured, buckets: Sequence[Bucket], tiers: tuple[Tier, ...], states: dict[str, int]
+        self,
+        name: str,
+        captured: Captured,
+        buckets: Sequence[Bucket],
+        tiers: tuple[Tier, ...],
+        states: dict[str, int],
+        fused: bool,
     ) -> None:
+        self.fused = fused
+        self.works: dict[str, Work] = {}
         self.name, self.captured, self.buckets, self.tiers, self.states = name, captured, buckets, tiers, states
         self.compute = next(t.name for t in tiers if t.compute)
         self.bucket_slot = {p: (b, i) for b in buckets for i, p in enumerate(b.positions)}
@@ -98,7 +118,7 @@ class _Builder:
                     size = self.states[bucket.name]
                     self._add(Value(f"{bucket.name}:state", "state", bucket.resting, size, home=self.compute))
         schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
-        return Step(_with_releases(schedule), forward, backward)
+        return Step(_with_releases(schedule), forward, backward, self.works)
 
     def _add(self, value: Value) -> str:
         name, count = value.name, 1
@@ -136,6 +156,7 @@ class _Builder:
         made = tuple(names.values[n] for n in backward.inputs if n in self._incoming(backward))
         if not made:
             return ()
+        self.works["bwd/tangents"] = Work()
         self.regions.append(Region("bwd/tangents", (Op("compute", "run", "bwd/tangents", writes=made),)))
         return ("bwd/tangents",)
 
@@ -188,6 +209,7 @@ class _Builder:
                 writes[value] = None
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
+            self.works[title] = work_of(region.module, self.fused)
             run = Op(
                 "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
                 work=working_memory(region.module),

@@ -23,6 +23,7 @@ from zcompiler.errors import ZinfError
 from zcompiler.lower.regions import RegionCompiler, usable_compute
 from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
+from zcompiler.machine.work import Work
 from zcompiler.options import OPTIMIZER_STATES, Options, parse_options
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
@@ -64,6 +65,7 @@ class Session:
         self.tiers = tuple(Tier(t.name, t.capacity, t.name == self.compute_tier) for t in self.parts.tiers)
         self.schedules: dict[str, Schedule] = {}
         self.plans: dict[str, Plan] = {}
+        self.works: dict[str, Mapping[str, Work]] = {}  # by schedule, the work of each run
         self._unit_names: Counter[str] = Counter()
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._update_key: Hashable = None
