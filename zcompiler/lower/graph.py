@@ -22,6 +22,7 @@ from zcompiler.lower.regions import RegionCompiler
 from zcompiler.plan.step import PhaseNames, Step
 from zcompiler.schedule.flow import moved_form
 from zcompiler.schedule.model import Region, Schedule
+from zcompiler.schedule.simulate.steps import stored_bytes
 from zcompiler.torch_compat import NoSubclasses
 
 
@@ -51,7 +52,7 @@ class CompiledGraph:
         self.regions: dict[str, LoweredRegion] = {}
         self.stored_gradients, self.gradient_form = _stored_gradients(schedule, step.backward)
         # One bucket of gradients may be on its way to the store while the next is made.
-        self.lag = max((schedule.value(value).nbytes for value in self.stored_gradients), default=0)
+        self.lag = stored_bytes(schedule)
         self._calls: dict[int, GraphCall] = {}
         self._numbers = itertools.count()
 

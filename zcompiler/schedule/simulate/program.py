@@ -24,9 +24,9 @@ HERE, MOVE, FREE, DRAIN = range(4)
 class Line(NamedTuple):
     """One thing that the executor does. `waits` are earlier lines, by index.
 
-    `nbytes` of `tier` are allocated when it is issued (a FREE gives them back), `work` more while it computes. With a
-    `lag` the thread goes on after a FREE only when at most so many bytes are released and still in use. `mark` names
-    the moment at which the line is through: the end of a phase.
+    `nbytes` of `tier` are allocated when it is issued (a FREE gives them back), `work` more while it computes; a MOVE
+    carries `moved` bytes. With a `lag` the thread goes on after a FREE only when at most so many bytes are released and
+    still in use. `mark` names the moment at which the line is through: the end of a phase.
     """
 
     what: int
@@ -38,6 +38,7 @@ class Line(NamedTuple):
     tier: str = ""
     nbytes: int = 0
     work: int = 0
+    moved: int = 0
     lag: int | None = None
     mark: str = ""
 
@@ -87,7 +88,8 @@ def prepare(schedule: Schedule, seconds: Seconds, lag: int | None = None) -> Pro
             after += names.earlier(op, len(lines))
             names.pin(places, len(lines))
             moves.append(len(lines))
-            lines.append(Line(MOVE, op.lane, region, op, tuple(after), seconds(region, op), tier, size))
+            carried = moved_bytes(schedule, op)
+            lines.append(Line(MOVE, op.lane, region, op, tuple(after), seconds(region, op), tier, size, moved=carried))
         names.add(step.region, op, len(lines) - 1)
     lines.append(Line(DRAIN, "", "", None, tuple(moves), mark=schedule.name))
     return Program(schedule, tuple(lines), at_rest, {t.name: t.budget for t in schedule.tiers if t.name in at_rest})

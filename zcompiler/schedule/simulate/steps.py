@@ -116,7 +116,7 @@ class _Late:
             if self.left[op.value]:
                 self.lines.append(Line(HERE, UPDATE_LANE, line.region, None, tier=line.tier, nbytes=line.nbytes))
                 self._go_on(op.value)
-                return line._replace(what=HERE, seconds=0.0, nbytes=0)
+                return line._replace(what=HERE, seconds=0.0, nbytes=0, moved=0)
             return line._replace(waits=(*line.waits, *self.written.get(op.value, ())))
         needed = [name for name in op.reads if self.left[name] and self._rests_in_memory(name)]
         if needed:

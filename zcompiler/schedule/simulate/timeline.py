@@ -51,6 +51,15 @@ class Timeline:
         return found
 
     @property
+    def moved(self) -> dict[str, int]:
+        """Bytes that each lane carried."""
+        found: dict[str, int] = {}
+        for line in self.program.lines:
+            if line.what == MOVE:
+                found[line.lane] = found.get(line.lane, 0) + line.moved
+        return found
+
+    @property
     def exposed(self) -> dict[str, float]:
         """Seconds in which computing waited for each lane, the ends of phases left out."""
         return self._waited(False)
