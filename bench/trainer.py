@@ -4,7 +4,7 @@
 
 `side` is plain, inductor or zinf (with its `options`); `model` smollm2 (what the demo trains, in the same way) or mlp
 (`depth` equal layers of `width`, `tokens` rows). With `read_rate` and `write_rate`, zinf's transfers take as long
-as at that many bytes a second.
+as at that many bytes a second. "predict" tells what a step would cost on the machine in the file `machine`.
 A step is forward, backward and optimizer; "passes" leaves the optimizer out; "plan" tells what was planned. The first
 two answer with the loss and with each phase apart: seconds, and for zinf, from the second on, bytes on nvme by kind and
 hidden and exposed seconds by lane.
@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from runtime_ext.nvme import NvmeStore, Syscalls
 from zcompiler.cli.demo_child import RATE, model_file, token_batches
 from zcompiler.training import session
 
+STEADY = 4  # simulated steps, so that what one leaves over to the next is in it
 Counters = dict[str, dict[str, float]]
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 Kind = tuple[Callable[[], torch.nn.Module], Iterator[torch.Tensor], Loss]
@@ -73,6 +75,21 @@ class Trainer:
         plans = session.session_for(self.settings["options"]).plans
         least = max(plan.least for plan in plans.values())
         return {"least": least, "reasons": [line for plan in plans.values() for line in plan.reasons]}
+
+    def predict(self) -> dict[str, Any]:
+        """What the next step costs on the machine in the file `machine`: what zinf's simulator says."""
+        from zcompiler.machine.file import read_machine
+        from zcompiler.training.predicted import predicted_step
+        from zcompiler.training.registry import records_of
+
+        machine = read_machine(Path(self.settings["machine"]))
+        found = predicted_step(records_of(self.model.parameters())[0].unit.session, machine, steps=STEADY)
+        last = [seconds for _, seconds in found.phases()][-3:]
+        return {
+            "seconds": dict(zip(("forward", "backward", "optimizer"), last, strict=True)),
+            "exposed": {lane: seconds / STEADY for lane, seconds in found.exposed.items()},
+            "moved": {lane: size / STEADY for lane, size in found.moved.items()},
+        }
 
     def _run(self, update: bool) -> dict[str, Any]:
         batch = next(self._batches)
@@ -140,7 +157,8 @@ def _mlp(settings: Mapping[str, Any]) -> Kind:
 
 def _prepare(settings: dict[str, Any]) -> dict[str, Callable[[], dict[str, Any]]]:
     trainer = Trainer(settings)
-    return {"load": trainer.load, "step": trainer.step, "passes": trainer.passes, "plan": trainer.plan}
+    names = ("load", "step", "passes", "plan", "predict")
+    return {name: getattr(trainer, name) for name in names}
 
 
 if __name__ == "__main__":
