@@ -26,6 +26,7 @@ nvme_mixed = {bandwidth = "1.2GB/s", latency = "1ms"}
 elementwise = "4GB/s"
 reduction = "5GB/s"
 copy = "6GB/s"
+fresh = "2GB/s"
 [calls]
 kernel = "10us"
 region = "50us"
@@ -66,6 +67,7 @@ def machines(draw: st.DrawFn) -> Machine:
         elementwise=draw(RATES),
         reduction=draw(RATES),
         copy=draw(RATES),
+        fresh=draw(RATES),
         kernel=draw(st.floats(1e-12, 10)),
         region=draw(st.floats(1e-12, 10)),
         fused=draw(RATES),

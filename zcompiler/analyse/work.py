@@ -8,6 +8,7 @@ memory; its bytes depend on what is fused, and here two approximations stand for
   each tensor from outside once and writes what others use. Inductor itself fuses less across reductions over different
   dimensions, and more where kernels only share an input.
 
+Results of the region, and temporaries so large that the C library does not keep their memory, take new pages each time.
 Views move nothing, lookups read as much as they give. Symbolic sizes count as their hints.
 """
 
@@ -27,6 +28,10 @@ from zcompiler.torch_compat import operator_name
 _LOOKUPS = ("embedding", "index", "_unsafe_index", "index_select", "gather", "_unsafe_masked_index")
 _SCATTERS = ("put", "scatter", "index_add", "index_copy", "embedding_dense_backward")
 _NOT_SCATTERS = ("slice_scatter", "select_scatter")  # these copy a whole tensor with a part of it replaced
+
+
+# What glibc asks the system for alone, and gives back when it is freed.
+LARGE = 32 << 20
 
 
 def work_of(region: torch.fx.GraphModule, fused: bool) -> Work:
@@ -50,7 +55,14 @@ class _Region:
         groups = self._groups() if fused else [[node] for node in self.ops]
         moved = sum(self._moved(group) for group in groups if group[0] not in self.matmuls)
         kernels = sum(1 for group in groups if any(not self._is_constant(node) for node in group))
-        return Work(_counted(m for found in self.matmuls.values() for m in found), moved, kernels)
+        matmuls = _counted(m for found in self.matmuls.values() for m in found)
+        return Work(matmuls, moved, kernels, sum(self._made(group) for group in groups))
+
+    def _made(self, group: list[torch.fx.Node]) -> int:
+        """Bytes of memory that a kernel of these nodes writes to for the first time."""
+        own = set(group)
+        sizes = {node: result_bytes(node) for node in group if self._leaves(node, own)}
+        return sum(size for node, size in sizes.items() if node in self.results or size >= LARGE)
 
     def _moved(self, group: list[torch.fx.Node]) -> int:
         """Bytes that a kernel of these nodes reads and writes."""

@@ -20,7 +20,7 @@ TIERS = ("device", "host", "nvme")
 DISK_LANES = ("nvme_read", "nvme_write", "nvme_mixed")
 DEVICE_LANES = ("h2d", "d2h")
 LANES = (*DISK_LANES, *DEVICE_LANES, "comm")
-_MEMORY = ("elementwise", "reduction", "copy")
+_MEMORY = ("elementwise", "reduction", "copy", "fresh")
 _CALLS = ("kernel", "region")
 _UPDATE = ("fused", "unfused")
 

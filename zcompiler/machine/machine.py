@@ -51,9 +51,10 @@ class MatmulRates:
 class Machine:
     """What one rank has to itself while all others of its node work, too.
 
-    `elementwise`, `reduction` and `copy` are bytes read and written a second by memory-bound ops; `kernel` and `region`
-    are seconds that calling one costs on top; `fused` and `unfused` are bytes of float32 parameters that AdamW updates
-    a second, its states and gradients in the compute tier. `measured` names the tables of the file that were measured;
+    `elementwise`, `reduction` and `copy` are bytes read and written a second by memory-bound ops, `fresh` bytes a
+    second of memory that is touched for the first time, on top of what is done with it. `kernel` and `region` are
+    seconds that calling one costs on top; `fused` and `unfused` are bytes of float32 parameters that AdamW updates a
+    second, its states and gradients in the compute tier. `measured` names the tables of the file that were measured;
     the others are described.
     """
 
@@ -64,6 +65,7 @@ class Machine:
     elementwise: float
     reduction: float
     copy: float
+    fresh: float
     kernel: float
     region: float
     fused: float
@@ -71,12 +73,13 @@ class Machine:
     measured: tuple[str, ...] = ()
 
     def compute_seconds(self, work: Work) -> float:
-        """Seconds of a region's compute: its matmuls, its memory-bound bytes and its kernel calls, one after another.
+        """Seconds of a region's compute: matmuls, memory-bound bytes, kernel calls and new memory, one after another.
 
         A matmul takes as long as its operations or as moving its operands, whichever is more.
         """
         matmuls = sum(self._matmul_seconds(matmul) * matmul.count for matmul in work.matmuls)
-        return matmuls + work.moved / self.elementwise + work.kernels * self.kernel
+        memory = work.moved / self.elementwise + work.made / self.fresh
+        return matmuls + memory + work.kernels * self.kernel
 
     def lane_seconds(self, lane: str, nbytes: int) -> float:
         """Seconds of one transfer that has the lane to itself. LookupError for a lane that this machine has not."""

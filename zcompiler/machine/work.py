@@ -38,8 +38,10 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`moved`: bytes that memory-bound ops read and write. `kernels`: calls of kernels, the matmuls' included."""
+    """`moved`: bytes that memory-bound ops read and write. `kernels`: calls of kernels, the matmuls' included. `made`:
+    bytes of results and of large temporaries, for which the system has to find memory anew."""
 
     matmuls: tuple[Matmul, ...] = ()
     moved: int = 0
     kernels: int = 0
+    made: int = 0

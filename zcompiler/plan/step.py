@@ -156,7 +156,8 @@ class _Builder:
         made = tuple(names.values[n] for n in backward.inputs if n in self._incoming(backward))
         if not made:
             return ()
-        self.works["bwd/tangents"] = Work()
+        size = sum(self.values[name].nbytes for name in made)
+        self.works["bwd/tangents"] = Work(moved=size, kernels=len(made), made=size)
         self.regions.append(Region("bwd/tangents", (Op("compute", "run", "bwd/tangents", writes=made),)))
         return ("bwd/tangents",)
 

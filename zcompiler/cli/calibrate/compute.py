@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable
 
 import torch
@@ -28,6 +29,7 @@ def compute_samples(effort: Effort) -> list[Sample]:
         _rate("memory.elementwise", 2 * x.nbytes, lambda: torch.add(x, 1.0, out=y), effort),
         _rate("memory.reduction", x.nbytes + sums.nbytes, lambda: torch.sum(rows, 1, out=sums), effort),
         _rate("memory.copy", 2 * x.nbytes, lambda: y.copy_(x), effort),
+        Sample("memory.fresh", lambda: _fresh(x.nbytes, effort)),
         Sample("calls.kernel", lambda: quickest(lambda: few + 1.0, effort)),
     ]
     samples += [_adamw("fused", True, effort), _adamw("unfused", False, effort), _region(effort)]
@@ -37,6 +39,14 @@ def compute_samples(effort: Effort) -> list[Sample]:
 def _rate(key: str, amount: int, call: Callable[[], object], effort: Effort) -> Sample:
     call()
     return Sample(key, lambda: amount / quickest(call, effort))
+
+
+def _fresh(nbytes: int, effort: Effort) -> float:
+    """Bytes a second: what filling a new mapping takes longer than filling it again."""
+    old = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8).fill_(1)
+    new = quickest(lambda: torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8).fill_(1), effort)
+    # What another program took from the two differs; no system clears pages at this rate.
+    return nbytes / max(new - quickest(lambda: old.fill_(1), effort), nbytes / 100e9)
 
 
 def _matmuls(dtype: str, effort: Effort) -> Iterable[Sample]:

@@ -30,7 +30,7 @@ def machine_of(figures: Mapping[str, float], tiers: tuple[Memory, ...]) -> Machi
     others = {
         key: _rounded(figures.get(f"{table}.{key}", getattr(base, key)))
         for table, keys in {
-            "memory": ("elementwise", "reduction", "copy"),
+            "memory": ("elementwise", "reduction", "copy", "fresh"),
             "calls": ("kernel", "region"),
             "update": ("fused", "unfused"),
         }.items()

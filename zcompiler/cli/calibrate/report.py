@@ -8,7 +8,7 @@ from zcompiler.machine.machine import Machine
 from zcompiler.quantities import BANDWIDTHS, FLOP_RATES, SIZES, TIMES, format_quantity
 
 # What stands in front of the rows that are not a table of the file each.
-TITLES = {"elementwise": "elementwise ops", "reduction": "reductions", "copy": "copies"}
+TITLES = {"elementwise": "elementwise ops", "reduction": "reductions", "copy": "copies", "fresh": "memory taken anew"}
 
 
 def machine_table(machine: Machine) -> Table:
