@@ -3,62 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.plan.steps import KIB, MIB, evaluate, layers, planned
 from zcompiler.errors import DoesNotFit
-from zcompiler.options import Options, Place, parse_options
-from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
-from zcompiler.plan.planner import Question, make_plan
-from zcompiler.plan.step import PhaseNames, Step
 from zcompiler.schedule.memory import peak
-from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
-
-KIB = 1 << 10
-MIB = 1 << 20
-
-
-def layers(sizes: list[int], limit: int, saved: int = KIB) -> Step:
-    """A step of layers with parameters of these bytes, each saving an activation for backward."""
-    tiers = (Tier("host", limit, True), Tier("nvme", None, False))
-    values = [Value("x", "input", "f32", KIB, (256,))]
-    forward: list[Region] = []
-    backward: list[Region] = []
-    made: dict[str, str] = {}
-    for i, size in enumerate(sizes):
-        name = f"l{i}"
-        values += [
-            Value(name, "param", "f32", size, home="host"),
-            Value(f"a{i}", "act", "f32", saved, (saved // 4,)),
-            Value(f"{name}:grad", "grad", "f32", size, home="host"),
-            Value(f"{name}:state", "state", "f32", 2 * size, home="host"),
-        ]
-        made[f"{name}:grad"] = name
-        reads = (f"a{i - 1}" if i else "x", name)
-        forward.append(Region(f"fwd/{name}", (Op("compute", "run", f"fwd/{name}", reads=reads, writes=(f"a{i}",)),)))
-        run = Op("compute", "run", f"bwd/{name}", reads=(f"a{i}", name), writes=(f"{name}:grad",))
-        backward.insert(0, Region(f"bwd/{name}", (run, Op("compute", "release", f"a{i}", src="host"))))
-    schedule = Schedule("graph0", tiers, tuple(values), (*forward, *backward))
-    return Step(schedule, PhaseNames(), PhaseNames(buckets=made))
-
-
-def options(limit: int, **place: str) -> Options:
-    return replace(parse_options({"memory": limit}, environ={"HOME": "/"}), place=Place(**place))
 
 
 def plan(sizes: list[int], limit: int, fixed: Placement | None = None, **place: str) -> Plan:
-    step = layers(sizes, limit)
-    names = tuple(f"l{i}" for i in range(len(sizes)))
-    asked = Question(lambda p: step.placed(p).schedule, names, step.gradients, fixed or {})
-    return make_plan(asked, options(limit, **place), "host", "nvme", evaluate)
-
-
-def evaluate(schedule: Schedule, pipeline: str) -> Schedule:
-    return run_pipeline(schedule, parse_pipeline(pipeline), trial=True)
+    return planned(layers(sizes, limit), limit, fixed, **place)
 
 
 def moved(plan: Plan, sizes: list[int]) -> int:

@@ -1,8 +1,9 @@
 """Which model states stay in memory when not all of them fit: the ones whose moves cost most for the room they take.
 
 Held in full, a unit's parameters save three moves of their bytes a step (into the update, out of it, and into backward:
-the forward is handed what the update made), a gradient two (out of backward, into the update), a state two. So
-parameters stay first, then gradients, then states; in each kind whatever fits, in the order of use.
+the forward is handed what a late update made, else it is a fourth), a gradient two (out of backward, into the update),
+a state two. So parameters stay first, then gradients, then states; in each kind whatever fits, and in the end what
+saves more instead of what saves less.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.schedule.words import phase_of
 
-MOVES_SAVED = {"params": 3, "grads": 2, "optimizer": 2}
-ORDER = tuple(sorted(KINDS, key=lambda kind: -MOVES_SAVED[kind]))  # sorted is stable: params, grads, optimizer
+ORDER = KINDS
 _KIND_OF = {"params": "param", "grads": "grad", "optimizer": "state"}
 
 
@@ -32,6 +32,22 @@ class Held:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    """One kind of state of one bucket that may be held. `more`: bytes that each op then holds more."""
+
+    kind: str
+    bucket: str
+    nbytes: int
+    saved: int
+    more: NDArray[np.int64]
+
+
+def moves_saved(late: bool) -> dict[str, int]:
+    """How many moves of its bytes a step makes less for a kind of state that is held."""
+    return {"params": 3 if late else 4, "grads": 2, "optimizer": 2}
+
+
 def hold_what_fits(
     schedule: Schedule,
     placement: Placement,
@@ -39,49 +55,101 @@ def hold_what_fits(
     gradients: Mapping[str, str],
     limit: int,
     update_room: int,
+    late: bool,
 ) -> Held:
     """Move units of `free` (kind -> buckets that the planner may choose for, in the order of use) from their home in
     the store to the compute tier, as long as no op holds more than `limit` bytes.
 
     `schedule` is the placed one behind its passes, `gradients` maps its gradient values to buckets. `update_room`:
-    bytes that an update takes beside what rests in memory. It goes on during the next forward, where the gradients in
-    memory are held until it comes to them.
+    bytes that an update takes beside what rests in memory. A `late` one goes on during the next forward, where the
+    gradients in memory are held until it comes to them.
     """
     compute = schedule.compute_tier.name
-    during = memory(schedule).during[compute].copy()
-    ops = list(schedule.ops())
-    during[[phase_of(region.name) == "fwd" for region, _ in ops]] += update_room
     sizes = state_bytes(schedule, gradients)
     resting = sum(resting_bytes(schedule, placement, gradients).values())
-    chosen = dict(placement)
-    reasons = []
+    room = _Room(schedule, limit, resting + update_room, beside_forward=update_room if late else 0)
+    reasons, left = [], []
     for kind in ORDER:
-        fitting, total, first_not = [], 0, ""
         candidates = [b for b in free.get(kind, ()) if sizes.get((kind, b))]
-        for bucket in candidates:
+        held, first_not = 0, ""
+        # Large ones first: small ones fit into what is left. Equal ones stay in the order of use.
+        for bucket in sorted(candidates, key=lambda b: -sizes[kind, b]):
             size = sizes[kind, bucket]
-            then = during + _held_more(schedule, kind, bucket, gradients, size)
-            most = int(then.max(initial=0))
-            if most > limit or resting + size + update_room > limit:
-                if not first_not:
-                    where = event_name(*ops[int(then.argmax())]) if most > limit else "the optimizer step"
-                    reach = most if most > limit else resting + size + update_room
-                    first_not = f"; with {bucket} {where} would hold {format_bytes(reach)} of {format_bytes(limit)}"
-                continue
-            during, resting, total = then, resting + size, total + size
-            chosen[bucket] = replace(chosen[bucket], **{kind: compute})
-            fitting.append(bucket)
-        if fitting:
-            count = f"{len(fitting)} of {len(candidates)} units, {format_bytes(total)}"
-            reasons.append(f"{kind} held in {compute}: {count}{first_not}")
+            more = _held_more(schedule, kind, bucket, gradients, size)
+            item = _Item(kind, bucket, size, moves_saved(late)[kind] * size, more)
+            if (over := room.take(item)) is None:
+                held += size
+            else:
+                left.append(item)
+                first_not = first_not or f"; with {bucket} {over}"
+        if held:
+            count = sum(item.kind == kind for item in room.held)
+            text = f"{count} of {len(candidates)} units, {format_bytes(held)}{first_not}"
+            reasons.append(f"{kind} held in {compute}: {text}")
+    for item in sorted(left, key=lambda i: -i.saved):
+        if gone := room.exchange(item):
+            names = ", ".join(f"{i.kind} of {i.bucket}" for i in gone)
+            saved = format_bytes(item.saved - sum(i.saved for i in gone))
+            reasons.append(f"{item.kind} of {item.bucket} held instead of {names or 'nothing'}: moves {saved} less")
+    chosen = dict(placement)
+    for item in room.held:
+        chosen[item.bucket] = replace(chosen[item.bucket], **{item.kind: compute})
     return Held(chosen, tuple(reasons))
 
 
-def bytes_moved(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> int:
+class _Room:
+    """The limit, and what is held within it at each op and when the optimizer steps."""
+
+    def __init__(self, schedule: Schedule, limit: int, update: int, beside_forward: int) -> None:
+        """`update` bytes are held when the optimizer steps; `beside_forward`: for an update that goes on then."""
+        self._ops = list(schedule.ops())
+        self._limit, self._update = limit, update
+        self._during = memory(schedule).during[schedule.compute_tier.name].copy()
+        self._during[[phase_of(region.name) == "fwd" for region, _ in self._ops]] += beside_forward
+        self.held: list[_Item] = []
+
+    def take(self, item: _Item) -> str | None:
+        """Hold it, if there is room; otherwise what would go over the limit, in words."""
+        then = self._during + item.more
+        most, update = int(then.max(initial=0)), self._update + item.nbytes
+        if most > self._limit:
+            where = event_name(*self._ops[int(then.argmax())])
+            return f"{where} would hold {format_bytes(most)} of {format_bytes(self._limit)}"
+        if update > self._limit:
+            return f"the optimizer step would hold {format_bytes(update)} of {format_bytes(self._limit)}"
+        self._during, self._update = then, update
+        self.held.append(item)
+        return None
+
+    def exchange(self, item: _Item) -> list[_Item]:
+        """Hold it instead of others that together save less, if that makes the room; gives these back, else nothing."""
+        gone: list[_Item] = []
+        for other in sorted(self.held, key=lambda i: i.saved):
+            if sum(i.saved for i in gone) + other.saved >= item.saved:
+                break
+            self._drop(other)
+            gone.append(other)
+            if self.take(item) is None:
+                for back in sorted(gone, key=lambda i: -i.saved):
+                    if self.take(back) is None:
+                        gone.remove(back)
+                return gone
+        for other in gone:
+            self._during, self._update = self._during + other.more, self._update + other.nbytes
+            self.held.append(other)
+        return []
+
+    def _drop(self, item: _Item) -> None:
+        self._during, self._update = self._during - item.more, self._update - item.nbytes
+        self.held.remove(item)
+
+
+def bytes_moved(schedule: Schedule, placement: Placement, gradients: Mapping[str, str], late: bool) -> int:
     """About what a step moves for model states that do not rest in the compute tier: holding would save as much."""
     compute = schedule.compute_tier.name
     sizes = state_bytes(schedule, gradients)
-    return sum(MOVES_SAVED[kind] * n for (kind, b), n in sizes.items() if getattr(placement[b], kind) != compute)
+    moves = moves_saved(late)
+    return sum(moves[kind] * n for (kind, b), n in sizes.items() if getattr(placement[b], kind) != compute)
 
 
 def resting_bytes(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> dict[tuple[str, str], int]:

@@ -71,7 +71,7 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
             placement = held.placement
             spec = pipeline_of(placement, asked.gradients, compute, 0, ahead=False)
             schedule = evaluate(asked.bare(placement), spec)
-        found.append((bytes_moved(schedule, placement, asked.gradients), placement, why))
+        found.append((bytes_moved(schedule, placement, asked.gradients, options.late), placement, why))
         if found[-1][0] == 0:
             break
     if not found:
@@ -93,9 +93,9 @@ def _with_what_fits(asked: Question, options: Options, store: str, placement: Pl
     free = {kind: [b for b in asked.buckets if _is_free(kind, b, asked, options, placement, store)] for kind in KINDS}
     needs = _update_needs(schedule, placement, asked.gradients)
     needs -= sum(resting_bytes(schedule, placement, asked.gradients).values())
-    room = min(ROOM * options.memory, bytes_moved(schedule, placement, asked.gradients) / MOVED_BY_ROOM)
+    room = min(ROOM * options.memory, bytes_moved(schedule, placement, asked.gradients, options.late) / MOVED_BY_ROOM)
     return hold_what_fits(
-        schedule, placement, free, asked.gradients, options.memory - asked.taken, max(int(room), needs)
+        schedule, placement, free, asked.gradients, options.memory - asked.taken, max(int(room), needs), options.late
     )
 
 
