@@ -20,7 +20,7 @@ class KeepLastUnit(Pass):
     between; else left alone."""
 
     name: ClassVar[str] = "keep-last-unit"
-    after: ClassVar[tuple[str, ...]] = ("gather-params", "release-params")
+    after: ClassVar[tuple[str, ...]] = ("gather-params", "release-params", "offload-activations")
     leaves_open: ClassVar[frozenset[str]] = frozenset({"budget"})
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:

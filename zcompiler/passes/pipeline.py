@@ -11,11 +11,13 @@ from zcompiler.passes.base import Facts, Pass, PassFailure
 from zcompiler.passes.gather_params import GatherParams
 from zcompiler.passes.keep_last_unit import KeepLastUnit
 from zcompiler.passes.keep_reused import KeepReused
+from zcompiler.passes.offload_activations import OffloadActivations
 from zcompiler.passes.offload_grads import OffloadGrads
 from zcompiler.passes.partition_params import PartitionParams
 from zcompiler.passes.prefetch_reads import PrefetchReads
 from zcompiler.passes.reduce_grads import ReduceGrads
 from zcompiler.passes.release_params import ReleaseParams
+from zcompiler.passes.trail_writes import TrailWrites
 from zcompiler.schedule.graph import to_graph, to_schedule
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.render import render_problems
@@ -28,8 +30,10 @@ PASSES: tuple[type[Pass], ...] = (
     ReleaseParams,
     ReduceGrads,
     OffloadGrads,
+    OffloadActivations,
     KeepLastUnit,
     KeepReused,
+    TrailWrites,
     PrefetchReads,
 )
 _ITEM = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")

@@ -30,8 +30,10 @@ class PrefetchReads(Pass):
         "release-params",
         "reduce-grads",
         "offload-grads",
+        "offload-activations",
         "keep-last-unit",
         "keep-reused",
+        "trail-writes",
     )
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
