@@ -17,8 +17,9 @@ from zcompiler.errors import DoesNotFit
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError, Place
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
-from zcompiler.plan.plan import Homes, Plan
+from zcompiler.plan.plan import Homes, Placement, Plan
 from zcompiler.plan.planner import Question, make_plan
+from zcompiler.plan.saved import with_room_for_copies
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away, joint_passes
@@ -102,7 +103,7 @@ class _Building:
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
         taken = session.resting_in_memory(parameters)
         form, plan = self._plan(_Form(name, captured, buckets, session, session.tiers_without(taken)), taken)
-        step = form.step.placed(plan.placement)
+        step = form.placed(plan.placement)
         if plan.uses(session.store_tier):
             session.store()
             frame, before = frame_in_compilation()
@@ -117,6 +118,8 @@ class _Building:
         dump.schedule("bare", step.schedule)
         schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
         dump.schedule("final", schedule)
+        if any(v.kind == "act" and v.home == session.store_tier for v in schedule.values):
+            session.store()
         session.graphs += 1
         session.schedules[name], session.plans[name], session.works[name] = schedule, plan, step.works
         return CompiledGraph(
@@ -158,7 +161,9 @@ class _Building:
         session = self.session
         known = {b.name: self._known_homes(b) for b in form.buckets}
         fixed = {name: homes for name, homes in known.items() if homes is not None}
-        question = Question(lambda p: form.step.placed(p).schedule, tuple(known), form.step.gradients, fixed, taken)
+        question = Question(
+            lambda p: form.placed(p).schedule, tuple(known), form.step.gradients, fixed, taken, form.step.fixed
+        )
         options = replace(session.options, place=place)
         return make_plan(question, options, session.compute_tier, session.store_tier, _evaluate)
 
@@ -203,6 +208,11 @@ class _Form:
         states = {b.name: b.whole * factor for b in self.buckets} if self.captured.backward is not None else {}
         fused = self._session.compute == "inductor"
         return bare_step(self._name, self.captured, self.buckets, self._tiers, states, fused)
+
+    def placed(self, placement: Placement) -> Step:
+        """The same for a placement, with room for what the user's choice of activations needs."""
+        step = self.step.placed(placement)
+        return with_room_for_copies(step) if self._session.options.activations.offload else step
 
     def with_low(self, inputs: Sequence[Any], but: Callable[[int], bool]) -> _Form | None:
         """The same over the copies in 16 bits, if there are any; not of the parameters at the positions `but`."""

@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NoReturn
@@ -17,6 +18,7 @@ from zcompiler.quantities import SIZES, meant, parse_quantity
 HOMES = ("host", "nvme", "auto")
 COMPUTE = ("inductor", "eager")
 MACHINES = ("laptop", "h200-server", "dgx-2")  # descriptions that are shipped
+ACTIVATIONS = ("keep", "nvme")
 
 # The elementwise classes of torch.optim and the states, each of its parameter's shape and dtype, that they keep with
 # their default settings; what other settings add is known once the real optimizer is seen.
@@ -51,12 +53,35 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Activations:
+    """What becomes of what a unit's forward makes and backward wants: (glob over units, choice), the first that
+    matches; "keep" where none does."""
+
+    rules: tuple[tuple[str, str], ...] = ()
+
+    def of(self, unit: str) -> str:
+        return next((choice for glob, choice in self.rules if fnmatchcase(unit, glob)), "keep")
+
+    @property
+    def offload(self) -> bool:
+        """Whether any unit's may go to the store."""
+        return any(choice.endswith("nvme") for _, choice in self.rules)
+
+    def offloads(self, unit: str) -> bool:
+        return self.of(unit).endswith("nvme")
+
+    def __str__(self) -> str:
+        return ", ".join(f"{choice} in {glob}" for glob, choice in self.rules) or "keep"
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """A user's options, checked and complete. Hashable; docs/options.md says what each means and why."""
 
     memory: int
     nvme: tuple[Path, ...]
     place: Place
+    activations: Activations
     prefetch: int | Literal["auto"]
     compute: str
     optimizer: str
@@ -232,8 +257,19 @@ def _place(where: str, value: object) -> Place:
         _refuse(where, value, f'a dict such as {{"params": "nvme"}} with keys from {", ".join(kinds)}')
     for kind in value:
         if kind not in kinds:
-            _refuse(f"a key of {where}", kind, ", ".join(f'"{k}"' for k in kinds), did_you_mean(kind, kinds))
+            own = ' (they are an option of their own: {"activations": "nvme"})' if kind == "activations" else ""
+            _refuse(f"a key of {where}", kind, ", ".join(f'"{k}"' for k in kinds), own or did_you_mean(kind, kinds))
     return Place(**{kind: _one_of(HOMES)(f'{where}["{kind}"]', home) for kind, home in value.items()})
+
+
+def _activations(where: str, value: object) -> Activations:
+    read = _one_of(ACTIVATIONS)
+    if not isinstance(value, Mapping):
+        return Activations((("*", choice),) if (choice := read(where, value)) != "keep" else ())
+    for glob in value:
+        if not isinstance(glob, str) or not glob:
+            _refuse(f"a key of {where}", glob, 'a unit or a glob over units, such as "layers.*"')
+    return Activations(tuple((glob, read(f'{where}["{glob}"]', choice)) for glob, choice in value.items()))
 
 
 def _folder(where: str, value: object) -> Path | None:
@@ -282,6 +318,15 @@ OPTIONS: tuple[Option, ...] = (
         "Overrides the planner for one kind of state, to compare placements or to keep a disk free.",
         _place,
         _always(Place()),
+    ),
+    Option(
+        "activations",
+        ", ".join(f'`"{choice}"`' for choice in ACTIVATIONS)
+        + ', or a dict from units (globs, the first that matches counts) to these, such as `{"layers.*": "nvme"}`',
+        '`"keep"`',
+        "What backward needs of a forward stays in memory, or goes to nvme and comes back.",
+        _activations,
+        _always(Activations()),
     ),
     Option(
         "prefetch",

@@ -15,6 +15,7 @@ from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, P
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext, detect_fake_mode, tracing
 from torch.fx.graph import _BoxedCodeGen
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.checkpoint import CheckpointPolicy
 
 Callback = Callable[..., Any]
@@ -99,6 +100,16 @@ def is_random(node: torch.fx.Node) -> bool:
         from_seed = ("inductor_random", "inductor_randint", "inductor_lookup_seed")
         return torch.Tag.nondeterministic_seeded in target.tags and not any(name in target.name() for name in from_seed)
     return isinstance(target, torch._ops.HigherOrderOperator) and "rng" in target.name()
+
+
+def is_view_op(node: torch.fx.Node) -> bool:
+    """Whether the node's operator says that its results look into its first tensor, and writes nothing."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
+def is_wrapper(t: torch.Tensor) -> bool:
+    """Whether a tensor is made of others (a DTensor, for example) and has no bytes of its own."""
+    return is_traceable_wrapper_subclass(t)
 
 
 def seed_lookup_targets() -> frozenset[Any]:

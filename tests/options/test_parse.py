@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zcompiler.errors import ZinfError
-from zcompiler.options import OPTIONS, OptionError, Options, Place, parse_options
+from zcompiler.options import OPTIONS, Activations, OptionError, Options, Place, parse_options
 
 
 def parse(raw: Any = None, environ: dict[str, str] | None = None, free: int = 1000) -> Options:
@@ -30,6 +30,7 @@ def test_everything_has_a_default() -> None:
             memory=1000,
             nvme=(Path("/home/me/.cache/zinf"),),
             place=Place("auto", "auto", "auto"),
+            activations=Activations(),
             prefetch="auto",
             compute="inductor",
             optimizer="AdamW",

@@ -37,12 +37,12 @@ def step(compiled: Any, optimizer: torch.optim.Optimizer, *inputs: Any) -> dict[
     return made | copied(dict(compiled.named_parameters())) | copied(dict(compiled.named_buffers()))
 
 
-def assert_trains_alike(program: Program, folder: Path, place: dict[str, str] = ALL_ON_NVME) -> Any:
+def assert_trains_alike(program: Program, folder: Path, place: dict[str, str] = ALL_ON_NVME, **options: Any) -> Any:
     """Both twins take the program's steps; gives back the model that rests in the store."""
     torch.manual_seed(0)
     module = program.make()
     plain = stock(module, program.backend)
-    model = with_zinf(module, folder, place=place)
+    model = with_zinf(module, folder, place=place, **options)
     optimizers = adamw(model), adamw(plain)
     random = [torch.get_rng_state()] * 2  # each twin draws on from where it stood
     for i, inputs in enumerate(program.inputs):

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from zcompiler.capture.cut import CASTS, is_parameter_view
-from zcompiler.torch_compat import size_hint
+from zcompiler.torch_compat import is_wrapper, size_hint
 
 _DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -29,6 +29,16 @@ def nbytes(value: object) -> int:
 def is_strided(value: object) -> bool:
     """Whether this is a tensor with an element at each place, not a sparse one."""
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def is_plain(value: object) -> bool:
+    """Whether bytes, dtype, shape and strides are all there is to a tensor (not so where a bit says "negated")."""
+    return (
+        is_strided(value)
+        and isinstance(value, torch.Tensor)
+        and not (value.is_conj() or value.is_neg() or value.is_quantized)
+        and not is_wrapper(value)
+    )
 
 
 def dtype_name(value: object) -> str:

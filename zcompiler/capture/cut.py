@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.fx
 
+from zcompiler.capture.aliases import storage_roots
 from zcompiler.torch_compat import dynamo_position, is_random, seed_lookup_targets
 
 PROLOGUE = 0
@@ -45,12 +46,14 @@ class CutRegion:
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph as regions. `results` are the graph's outputs: names, or a constant that is no node."""
+    """A graph as regions. `results` are the graph's outputs: names, or a constant that is no node; `roots` leads from
+    a region output that is a view to what made its storage, an input or a node with an entry in `fakes`."""
 
     inputs: tuple[str, ...]
     regions: tuple[CutRegion, ...]
     results: tuple[object, ...]
     fakes: dict[str, object]  # name -> the node's fake tensor (or symbolic int), for inputs and region outputs
+    roots: dict[str, str] = field(default_factory=dict)
 
     def without_graphs(self) -> Cut:
         """Only the names. The graphs of a deep model and their fake tensors take a hundred megabytes."""
@@ -229,6 +232,8 @@ def _build(
         members[rank] = chosen
     regions: list[CutRegion] = []
     fakes: dict[str, object] = {n.name: n.meta.get("val") for n in (*placeholders, *skip)}
+    made_by = storage_roots(nodes)
+    roots: dict[str, str] = {}
     for rank, chosen in enumerate(members):
         if not chosen:
             continue
@@ -242,10 +247,12 @@ def _build(
         ]
         if not outputs:
             continue
-        fakes.update((n.name, n.meta.get("val")) for n in outputs)
+        views = {n: made_by[n] for n in outputs if n in made_by}
+        roots.update((n.name, root.name) for n, root in views.items())
+        fakes.update((n.name, n.meta.get("val")) for n in (*outputs, *views.values()))
         regions.append(_region(graph_module, units[rank], chosen, outputs))
     names = tuple(n.name if isinstance(n, torch.fx.Node) else n for n in results)
-    return Cut(tuple(n.name for n in placeholders), tuple(regions), names, fakes)
+    return Cut(tuple(n.name for n in placeholders), tuple(regions), names, fakes, roots)
 
 
 def _members(

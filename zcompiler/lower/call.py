@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from runtime_ext.call import Call
+from runtime_ext.call import Call, settle
 from runtime_ext.executor import Executor
 from runtime_ext.interface import Buffer, Event, Segment
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.lower.holdings import Holdings, address
-from zcompiler.lower.ranges import Ranges
+from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.lower.regions import Boxed
+from zcompiler.lower.saved import SavedLayout, lay_out
 from zcompiler.plan.step import PhaseNames
 from zcompiler.schedule.model import Op, Schedule
 
@@ -36,6 +37,10 @@ class Residence(Protocol):
 
     def gradients(self, bucket: Bucket, value: str, parameters: dict[int, torch.Tensor]) -> GradientHome:
         """Room in the store for the gradients of these parameters, given by slot."""
+        ...
+
+    def room(self, nbytes: int, call: object) -> Segment:
+        """Room in the store for what a call saves for its backward; the call's until it dies."""
         ...
 
     def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
@@ -74,7 +79,9 @@ class LoweredRegion:
 
 
 class GraphCall(Call):
-    """From a forward to the end of its backward. `env` holds gathered buckets and activations under value names."""
+    """From a forward to the end of its backward. `env` holds, under value names, what the schedule brought to buffers;
+    `tensors` holds activations, under the local names of the phase; `saved` those of which the store has the bytes,
+    as long as the call lives, since a retained graph may run its backward again."""
 
     def __init__(self, graph: CompiledGraph, executor: Executor, schedule: Schedule) -> None:
         super().__init__(executor, schedule, lag=graph.lag)
@@ -82,6 +89,8 @@ class GraphCall(Call):
         self.live: dict[int, torch.Tensor] = {}  # Dynamo position -> the caller's parameter
         self.located: dict[str, Ranges | None] = {}
         self.gradients: dict[str, GradientHome] = {}
+        self.tensors: dict[str, Any] = {}
+        self.saved: dict[str, tuple[Ranges, SavedLayout]] = {}
         self.results: dict[str, Any] = {}  # what goes to the caller, by local name
         self.names = PhaseNames()
         self.holdings = Holdings()
@@ -89,6 +98,7 @@ class GraphCall(Call):
     def begin(self, names: PhaseNames, live: dict[int, torch.Tensor], phase: str) -> None:
         """Start a phase: `live` are the parameters by Dynamo position. New ones are taken over here."""
         self.names, self.live = names, live
+        self.lag = 0 if phase == "fwd" else self.graph.lag
         self.graph.residence.admit([live[p] for bucket in self.graph.buckets for p in bucket.positions])
         for bucket in self.graph.buckets:
             self.located[bucket.name] = self.graph.residence.locate(bucket, [live[p] for p in bucket.positions])
@@ -96,34 +106,40 @@ class GraphCall(Call):
 
     def end(self) -> None:
         """End a phase: activations belong to autograd from here on; buffers stay."""
-        for value in [name for name, held in self.env.items() if not hasattr(held, "array")]:
-            del self.env[value]
+        self.tensors = {}
         self.holdings.clear()
         self.results = {}
         self.gradients = {}
 
-    def close(self) -> None:
-        """As for any call; but what is done stays known, for a retained graph may run its backward again."""
-        done = dict(self.events)
-        super().close()
-        self.events.update(done)
+    def abandon(self) -> BaseException | None:
+        """As for any call; but what is done stays known, for a retained graph may run its backward again. So do writes
+        of saved activations that went wrong: there is nothing to be read."""
+        before = dict(self.events)
+        error = super().abandon()
+        writes = {f"write({value})" for value in self.saved}
+        self.events.update(
+            (name, made) for name, made in before.items() if name.partition("@")[0] in writes or settle(made[1]) is None
+        )
+        return error
 
-    def put(self, value: str, thing: object) -> None:
-        self.env[value] = thing
-        self.holdings.add(thing)
+    def put(self, local: str, thing: object) -> None:
+        self.tensors[local] = thing
+        if not self._is_in_arena(thing):
+            self.holdings.add(thing)
 
-    def take(self, value: str) -> object:
-        thing = self.env.pop(value)
+    def take(self, local: str) -> object:
+        thing = self.tensors.pop(local)
         self.holdings.drop(thing)
         return thing
 
     def release(self, value: str) -> None:
-        if value in self.env:
-            self.take(value)
+        """Nothing to do: a region lets go of each tensor that no later one wants."""
 
     def segment(self, value: str) -> Segment:
         if value in self.gradients:
             return self.gradients[value].ranges  # type: ignore[return-value]
+        if value in self.saved:
+            return self.saved[value][0]  # type: ignore[return-value]
         found = self.located.get(value)
         if found is None:
             raise LookupError(f"{value} does not rest in the store")
@@ -133,42 +149,88 @@ class GraphCall(Call):
         return self.graph.residence.arriving(value, buffer) if value in self.graph.bucket else None
 
     def compute(self, region: str, op: Op) -> None:
+        self._run(region)
+        if region in self.graph.offloaded:
+            self._offload(self.graph.offloaded[region])
+
+    def _run(self, region: str) -> None:
         lowered = self.graph.regions[region]
         arguments: list[Any] = []
         borrowed: dict[str, Buffer] = {}
         for local in lowered.inputs:
             if local in self.names.slots:
                 arguments.append(self._parameter(*self.names.slots[local], borrowed))
+            elif local in self.tensors:
+                arguments.append(self.take(local) if local in lowered.last else self.tensors[local])
             else:
-                value = self.names.values[local]
-                arguments.append(self.take(value) if local in lowered.last else self.env[value])
+                arguments.append(self._brought_back(local))
         made = lowered.run(arguments)
         grads: dict[str, dict[int, torch.Tensor]] = {}
         for local, result in zip(lowered.outputs, made, strict=True):
-            result = self._own(result)
+            result = self._own(local, result, local in lowered.results)
             if local in self.names.grads:
                 value, slot = self.names.grads[local]
                 grads.setdefault(value, {})[slot] = result
             else:
-                self.put(self.names.values[local], result)
+                self.put(local, result)
             if local in lowered.results:
                 self.results[local] = result
                 self.holdings.add(result)
         for buffer in borrowed.values():
             buffer.free()
-        in_use = self.executor.runtime.arena(self.compute_tier).in_use
-        self.graph.measured(self.holdings.nbytes + in_use, self.holdings.freed())
+        self.graph.measured(self._held(), self.holdings.freed())
         for value, tensors in grads.items():
             if value in self.graph.stored_gradients:
                 self._store(value, tensors)
 
-    def _own(self, result: Any) -> Any:
-        """A result that looks into a gathered buffer, which is about to be released, as a copy of its own."""
-        arena = self.executor.runtime.arena(self.compute_tier)
-        if (place := address(result)) is not None and arena.owns(place):
+    def _offload(self, values: Sequence[str]) -> None:
+        """Copy activations to buffers that the schedule writes, and hand out stand-ins, so that autograd keeps none."""
+        saved = {value: {n: self.results[n] for n in self.graph.step.saved[value]} for value in values}
+        layouts = {value: lay_out(tensors) for value, tensors in saved.items()}
+        room = self.graph.residence.room(sum(layout.nbytes for layout in layouts.values()), self)
+        at = 0
+        for value, layout in layouts.items():
+            tensors = saved.pop(value)
+            self.saved[value] = Ranges(value, [Range(room, at, layout.nbytes)]), layout
+            at += layout.nbytes
+            layout.fill(self.alloc(value, layout.nbytes).array, tensors)
+            self.graph.measured(self._held(), 0)
+            for local, tensor in tensors.items():
+                if local in self.tensors:
+                    self.take(local)
+                self.holdings.drop(tensor)
+                self.results[local] = torch.empty(0, dtype=tensor.dtype)
+            del tensors, tensor
+
+    def _brought_back(self, local: str) -> torch.Tensor:
+        """A saved activation, in the buffer that the schedule read it to."""
+        value = self.names.values[local]
+        return self.saved[value][1].views[local].over(self.env[value].array)  # type: ignore[attr-defined]
+
+    def _held(self) -> int:
+        return self.holdings.nbytes + self.executor.runtime.arena(self.compute_tier).in_use
+
+    def _own(self, local: str, result: Any, handed_out: bool) -> Any:
+        """A result that looks into a buffer, as a copy of its own; but one that only later regions use may look into
+        that of its own value, which the schedule releases behind them."""
+        if not self._is_in_arena(result):
+            return result
+        seen = next((value for value in self.saved if self._looks_into(result, value)), None)
+        if seen is None:
             self.graph.note("a region's output that was a view of a gathered parameter was copied")
-            return result.clone()
-        return result
+        elif seen == self.names.values.get(local) and not handed_out:
+            return result
+        return result.clone()
+
+    def _is_in_arena(self, thing: object) -> bool:
+        place = address(thing)
+        return place is not None and self.executor.runtime.arena(self.compute_tier).owns(place)
+
+    def _looks_into(self, thing: object, value: str) -> bool:
+        place, buffer = address(thing), self.env.get(value)
+        if place is None or buffer is None:
+            return False
+        return 0 <= place - buffer.array.ctypes.data < buffer.nbytes  # type: ignore[attr-defined]
 
     def _parameter(self, bucket_name: str, slot: int, borrowed: dict[str, Buffer]) -> torch.Tensor:
         bucket = self.graph.bucket[bucket_name]

@@ -53,6 +53,7 @@ class CompiledGraph:
         self.stored_gradients, self.gradient_form = _stored_gradients(schedule, step.backward)
         # One bucket of gradients may be on its way to the store while the next is made.
         self.lag = stored_bytes(schedule)
+        self.offloaded = _offloaded(schedule)
         self._calls: dict[int, GraphCall] = {}
         self._numbers = itertools.count()
 
@@ -131,8 +132,8 @@ class CompiledGraph:
             if self.captured.parameter(local) is not None:
                 if positions is not None:
                     live[positions[i]] = value  # type: ignore[index]
-            elif local in names.values:
-                call.env[names.values[local]] = value
+            elif local in names.values and names.values[local] not in call.saved:
+                call.tensors[local] = value
                 if self.schedule.value(names.values[local]).kind != "input":
                     call.holdings.add(value)
         args.clear()
@@ -141,9 +142,8 @@ class CompiledGraph:
     def _run(
         self, call: GraphCall, regions: Iterable[Region], cut: Cut, token: torch.Tensor | None, last: bool
     ) -> tuple[Any, ...]:
-        names = call.names
         own = set(cut.inputs)
-        through = {n: self._passed_through(call, n, names) for n in cut.results if isinstance(n, str) and n in own}
+        through = {n: self._passed_through(call, n) for n in cut.results if isinstance(n, str) and n in own}
         call.executor.run(regions, call)
         results = tuple(
             token if name == TOKEN else through.get(name, call.results.get(name)) if isinstance(name, str) else name
@@ -155,12 +155,12 @@ class CompiledGraph:
         self.between_phases()
         return results
 
-    def _passed_through(self, call: GraphCall, name: str, names: PhaseNames) -> Any:
+    def _passed_through(self, call: GraphCall, name: str) -> Any:
         """An input that is a result as it stands: the caller's own tensor."""
         position = self.captured.positions.get(name)
         if position is not None and position in call.live:
             return call.live[position]
-        return call.env[names.values[name]]
+        return call.tensors[name]
 
     def _token(self, call: GraphCall) -> torch.Tensor:
         """The saved tensor that leads backward to its call; when autograd lets it go, so does the call.
@@ -184,6 +184,15 @@ def _forget(calls: dict[int, GraphCall], number: int) -> None:
 def _boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd then hands over its only references
     return run
+
+
+def _offloaded(schedule: Schedule) -> dict[str, list[str]]:
+    """Region -> the activations that the schedule writes to a store behind it."""
+    found: dict[str, list[str]] = {}
+    for region, op in schedule.ops():
+        if op.kind == "write" and schedule.value(op.value).kind == "act":
+            found.setdefault(region.name, []).append(op.value)
+    return found
 
 
 def _stored_gradients(schedule: Schedule, names: PhaseNames | None) -> tuple[dict[str, str], str]:

@@ -13,6 +13,7 @@ from zcompiler.errors import DoesNotFit
 from zcompiler.options import Options
 from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes
 from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
+from zcompiler.plan.saved import activations_needed_at_once, offloaded_activations
 from zcompiler.plan.spec import pipeline_of
 from zcompiler.plan.update import OPTIMIZER_WORK, least_bytes
 from zcompiler.schedule.memory import peak
@@ -35,13 +36,14 @@ ROUNDS = 5
 class Question:
     """What is to be placed. `bare` gives the schedule before any pass for a placement; `buckets` are in the order of
     use; `gradients` maps gradient values to buckets; `fixed` are the placements that earlier graphs made; `taken` the
-    bytes of the limit that other graphs and models hold."""
+    bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay in memory."""
 
     bare: Callable[[Placement], Schedule]
     buckets: Sequence[str]
     gradients: Mapping[str, str]
     fixed: Placement
     taken: int = 0
+    fixed_activations: Sequence[str] = ()
 
 
 def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
@@ -51,7 +53,10 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
     tried: list[tuple[int, str, Placement]] = []
     found: list[tuple[int, Placement, list[str]]] = []
     for placement in _uniform(asked, options, compute, store):
-        schedule = evaluate(asked.bare(placement), pipeline_of(placement, asked.gradients, compute, 0, ahead=False))
+        bare = asked.bare(placement)
+        offloaded = offloaded_activations(bare, options.activations, store, asked.fixed_activations)
+        trains = any(region.phase == "bwd" for region in bare.regions)
+        schedule = evaluate(bare, pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False))
         most, where = peak(schedule)[compute]
         if (update := _update_needs(schedule, placement, asked.gradients)) > most:
             most, where = update, "the optimizer step"
@@ -69,21 +74,22 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
                 break
             why += held.reasons
             placement = held.placement
-            spec = pipeline_of(placement, asked.gradients, compute, 0, ahead=False)
+            spec = pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False)
             schedule = evaluate(asked.bare(placement), spec)
         found.append((bytes_moved(schedule, placement, asked.gradients, options.late), placement, why))
         if found[-1][0] == 0:
             break
     if not found:
-        raise _refusal(tried, options, store, asked.taken)
+        raise _refusal(tried, options, store, asked.taken, trains)
     _, placement, why = min(found, key=lambda f: f[0])
     prefetch = _prefetch(options, asked.bare(placement), placement)
-    pipeline = pipeline_of(placement, asked.gradients, compute, prefetch)
+    pipeline = pipeline_of(placement, asked.gradients, compute, prefetch, offloaded)
     peaks = {tier: size for tier, (size, _) in peak(evaluate(asked.bare(placement), pipeline)).items()}
     reasons += [
         *why,
         f"{describe(placement)}: {format_bytes(peaks[compute] + asked.taken)} with prefetch and what is kept",
         f"prefetch {format_bytes(prefetch)}: {_why(options)}",
+        f"activations {options.activations}: as asked",
     ]
     return Plan(placement, prefetch, pipeline, peaks, min(least), tuple(reasons))
 
@@ -151,23 +157,29 @@ def _moved(schedule: Schedule, placement: Placement) -> float:
 
 
 def _prefetch(options: Options, schedule: Schedule, placement: Placement) -> int:
-    """Enough to read the largest bucket that moves behind the units before it. The pass stays inside the limit."""
+    """Enough to read behind the units before it the largest bucket that moves, and the activations of a region. The
+    pass stays inside the limit."""
     if options.prefetch != "auto":
         return int(options.prefetch)
     compute = schedule.compute_tier.name
     params = (v for v in schedule.values if v.kind == "param")
-    return max((v.nbytes for v in params if placement[v.name].params != compute), default=0)
+    most = max((v.nbytes for v in params if placement[v.name].params != compute), default=0)
+    return most + (activations_needed_at_once(schedule) if options.activations.offload else 0)
 
 
 def _why(options: Options) -> str:
     return "as asked" if options.prefetch != "auto" else "the largest unit, where the limit leaves room"
 
 
-def _refusal(tried: Sequence[tuple[int, str, Placement]], options: Options, store: str, taken: int) -> DoesNotFit:
+def _refusal(
+    tried: Sequence[tuple[int, str, Placement]], options: Options, store: str, taken: int, trains: bool
+) -> DoesNotFit:
     most, where, placement = min(tried, key=lambda t: t[0])
     enough = -(-most // MIB)
     forced = [k for k in KINDS if getattr(options.place, k) == "host"]
     remedy = f"Set memory to at least {enough}MiB, use a smaller batch or a shorter sequence"
+    if trains and not options.activations.rules:
+        remedy += f", let activations go to {store} (option activations)"
     if forced:
         remedy += f", or let {' and '.join(forced)} rest on {store} (option place)"
     elif taken:

@@ -9,13 +9,23 @@ from zcompiler.schedule.sizes import format_bytes
 
 
 def pipeline_of(
-    placement: Placement, gradients: Mapping[str, str], compute: str, prefetch: int, ahead: bool = True
+    placement: Placement,
+    gradients: Mapping[str, str],
+    compute: str,
+    prefetch: int,
+    activations: str = "",
+    ahead: bool = True,
 ) -> str:
-    """`gradients` maps gradient values to buckets; `ahead`: with the passes that trade memory for time."""
+    """`gradients` maps gradient values to buckets; `activations`: the options of the pass that offloads them, empty
+    for none; `ahead`: with the passes that trade memory for time."""
     params = _homes({bucket: homes.params for bucket, homes in placement.items()}, compute)
     grads = _homes({value: placement[bucket].grads for value, bucket in gradients.items()}, compute)
     spec = f"partition-params{{{params}}},gather-params,release-params,reduce-grads,offload-grads{{{grads}}}"
-    return f"{spec},keep-last-unit,keep-reused,prefetch-reads{{bytes={format_bytes(prefetch)}}}" if ahead else spec
+    if activations:
+        spec += f",offload-activations{{{activations}}}"
+    last = "trail-writes," if activations else ""
+    last = f"keep-last-unit,keep-reused,{last}prefetch-reads{{bytes={format_bytes(prefetch)}}}"
+    return f"{spec},{last}" if ahead else spec
 
 
 def _homes(home: Mapping[str, str], compute: str) -> str:

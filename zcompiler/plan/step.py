@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zcompiler.analyse.buckets import Bucket
-from zcompiler.analyse.sizes import dtype_name, is_strided, nbytes, shape_of, working_memory
+from zcompiler.analyse.sizes import dtype_name, is_plain, is_strided, nbytes, shape_of, working_memory
 from zcompiler.analyse.work import work_of
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
@@ -19,7 +19,8 @@ from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 class PhaseNames:
     """How the names in one phase's graph map to values of the schedule.
 
-    `values` leaves parameters out: a region's parameter is one slot of a bucket's value, `slots[name]`.
+    `values` leaves parameters out: a region's parameter is one slot of a bucket's value, `slots[name]`. Views of one
+    storage share a value.
     `grads` says which slot of which gradient value a result of backward is, `buckets` whose gradient a value is.
     `regions` are the titles of the cut's regions; `given` that of the region which stands for autograd handing over
     the incoming gradients, if any.
@@ -37,13 +38,17 @@ class PhaseNames:
 class Step:
     """The bare schedule of a graph and, for each phase, how its graph's names map to it.
 
-    `works` has the work of each run, by the name of what it runs, which passes keep wherever they put the run.
+    `works` has the work of each run, by the name of what it runs, which passes keep wherever they put the run. `saved`
+    has the local names under which backward gets each activation; those in `fixed` are no bytes that can be moved and
+    put together again, or go back to the caller as they are.
     """
 
     schedule: Schedule
     forward: PhaseNames
     backward: PhaseNames | None
     works: Mapping[str, Work]
+    saved: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -118,7 +123,19 @@ class _Builder:
                     size = self.states[bucket.name]
                     self._add(Value(f"{bucket.name}:state", "state", bucket.resting, size, home=self.compute))
         schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
-        return Step(_with_releases(schedule), forward, backward, self.works)
+        return Step(_with_releases(schedule), forward, backward, self.works, *self._saved(forward))
+
+    def _saved(self, forward: PhaseNames) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+        saved: dict[str, tuple[str, ...]] = {}
+        fixed: dict[str, None] = {}
+        backward, handed_over = self.captured.backward, set(self.captured.forward.results[self.captured.user_outputs :])
+        for local in backward.inputs if backward is not None else ():
+            value = forward.values.get(local, "") if local in handed_over else ""
+            if value and self.values[value].kind == "act":
+                saved[value] = (*saved.get(value, ()), local)
+                if local in backward.results or not is_plain(backward.fakes.get(local)):  # type: ignore[union-attr]
+                    fixed[value] = None
+        return saved, tuple(fixed)
 
     def _add(self, value: Value) -> str:
         name, count = value.name, 1
@@ -191,6 +208,8 @@ class _Builder:
 
     def _phase(self, phase: str, cut: Cut, names: PhaseNames, outputs: set[str]) -> PhaseNames:
         region_names: list[str] = []
+        storages: dict[str, str] = {}  # the local name that made a storage -> its value
+        handed_out = {cut.roots.get(n, n) for n in outputs}
         for region in cut.regions:
             reads: dict[str, None] = {}
             for local in region.inputs:
@@ -200,14 +219,20 @@ class _Builder:
                     reads[names.values[local]] = None
             writes: dict[str, None] = {}
             for local in region.outputs:
-                fake = cut.fakes[local]
                 if local in names.grads:
                     writes[names.grads[local][0]] = None
                     continue
-                kind = "output" if local in outputs else "act"
-                value = self._add(Value(local, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
+                root = cut.roots.get(local, local)
+                root = local if root in names.slots else root  # no region hands on a view of what it gathered
+                value = storages.get(root) or names.values.get(root)
+                if value is None or (local in outputs and self.values[value].kind == "act"):
+                    fake, kind = cut.fakes[root], "output" if root in handed_out else "act"
+                    new = self._add(Value(local, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
+                    if value is None:
+                        storages[root] = new
+                    value = new
+                    writes[value] = None
                 names.values[local] = value
-                writes[value] = None
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
             self.works[title] = work_of(region.module, self.fused)

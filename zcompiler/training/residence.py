@@ -117,6 +117,9 @@ class LiveResidence:
         tensors = {slot: over(a, p) for (slot, p), a in zip(parameters.items(), arrays, strict=True)}
         return GradientHome(Ranges(value, [Range(region.segment, 0, region.segment.nbytes)]), tensors, offsets)
 
+    def room(self, nbytes: int, call: object) -> Segment:
+        return self.session.activations.lend(nbytes, call)
+
     def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
         if phase == "fwd" and trains:
             self.session.uses.note(schedule, {name: known.records for name, known in self._known.items()})

@@ -97,6 +97,7 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
     session.units.add(unit)
     # A unit dies with the last of its parameters; its files go then, not when the process ends.
     weakref.finalize(unit, _close_all, session.ledger, unit.parameters, unit.states, unit.gradients, unit.low)
+    weakref.finalize(unit, session.activations.trim)
     return unit
 
 

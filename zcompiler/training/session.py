@@ -29,6 +29,7 @@ from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.torch_compat import trim_memory
+from zcompiler.training.activations import ActivationRoom
 from zcompiler.training.dump import Dump
 from zcompiler.training.ordering import Uses
 from zcompiler.training.registry import record_of
@@ -77,6 +78,8 @@ class Session:
         self.late_steps = 0
         self.uses = Uses()
         self.ledger = Ledger()
+        # Weak: whoever dies with the session must not keep it.
+        self.activations = ActivationRoom(weakref.WeakMethod(self.create_segment), self.ledger, self.units)
         self._baseline = Baseline()
         weakref.finalize(self, self.runtime.close)
         if not options.nvme_is_ours:
