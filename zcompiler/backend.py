@@ -74,7 +74,13 @@ class _Building:
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         forward, backward, captured = partition_and_cut(
-            joint, joint_inputs, self.named, num_fwd_outputs, self.inductor, **kwargs
+            joint,
+            joint_inputs,
+            self.named,
+            num_fwd_outputs,
+            self.inductor,
+            self.session.options.activations.recomputes,
+            **kwargs,
         )
         self.graph = self._build(captured)
         self.inputs = ()  # AOTAutograd keeps this object for the backward; the user's model must not live on with it

@@ -18,7 +18,7 @@ from zcompiler.quantities import SIZES, meant, parse_quantity
 HOMES = ("host", "nvme", "auto")
 COMPUTE = ("inductor", "eager")
 MACHINES = ("laptop", "h200-server", "dgx-2")  # descriptions that are shipped
-ACTIVATIONS = ("keep", "nvme")
+ACTIVATIONS = ("keep", "nvme", "recompute", "recompute+nvme")
 
 # The elementwise classes of torch.optim and the states, each of its parameter's shape and dtype, that they keep with
 # their default settings; what other settings add is known once the real optimizer is seen.
@@ -66,6 +66,9 @@ class Activations:
     def offload(self) -> bool:
         """Whether any unit's may go to the store."""
         return any(choice.endswith("nvme") for _, choice in self.rules)
+
+    def recomputes(self, unit: str) -> bool:
+        return self.of(unit).startswith("recompute")
 
     def offloads(self, unit: str) -> bool:
         return self.of(unit).endswith("nvme")
@@ -324,7 +327,8 @@ OPTIONS: tuple[Option, ...] = (
         ", ".join(f'`"{choice}"`' for choice in ACTIVATIONS)
         + ', or a dict from units (globs, the first that matches counts) to these, such as `{"layers.*": "nvme"}`',
         '`"keep"`',
-        "What backward needs of a forward stays in memory, or goes to nvme and comes back.",
+        "What backward needs of a forward stays in memory, goes to nvme and comes back, or is computed again from "
+        "the input of each unit, which `recompute+nvme` moves, too. activations.md says when to use which.",
         _activations,
         _always(Activations()),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -107,6 +108,16 @@ def is_view_op(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
+def is_known_and_pure(node: torch.fx.Node) -> bool:
+    """Whether the node is an operator of torch's own that writes to none of its inputs."""
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace in ("aten", "prims")
+        and not target._schema.is_mutable
+    )
+
+
 def is_wrapper(t: torch.Tensor) -> bool:
     """Whether a tensor is made of others (a DTensor, for example) and has no bytes of its own."""
     return is_traceable_wrapper_subclass(t)
@@ -205,9 +216,13 @@ def never_recompute(node: torch.fx.Node) -> None:
 
 
 def recompute_in_backward(node: torch.fx.Node) -> None:
-    """Tell the partitioner never to save this node."""
+    """Tell the partitioner never to save this node.
+
+    What torch.utils.checkpoint marks has a number for each block, and a node is saved after all if a block of a higher
+    number uses it: it then counts as that block's input.
+    """
     node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-    node.meta["ac_graph_id"] = 0
+    node.meta["ac_graph_id"] = sys.maxsize
 
 
 def run_eagerly(graph_module: torch.fx.GraphModule) -> Callback:

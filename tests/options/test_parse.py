@@ -184,3 +184,21 @@ def test_memory_that_cannot_be_told_or_is_not_there_must_be_said() -> None:
     assert parse_options({"memory": 1}, environ={"HOME": "/"}, free_memory=unknown).memory == 1
     with pytest.raises(OptionError, match="nothing is free"):
         parse({}, free=0)
+
+
+def test_activations_for_all_units_and_for_some() -> None:
+    assert parse({"activations": "keep"}) == parse({})
+    everywhere = parse({"activations": "recompute+nvme"}).activations
+    assert everywhere.recomputes("layers.3") and everywhere.offloads("layers.3")
+    some = parse({"activations": {"layers.[01]": "nvme", "layers.*": "recompute"}}).activations
+    assert [some.of(unit) for unit in ("layers.0", "layers.2", "head")] == ["nvme", "recompute", "keep"]
+    assert not some.recomputes("layers.1") and not some.offloads("layers.2")
+
+
+def test_activations_that_are_no_choice_are_refused() -> None:
+    assert "option \"activations\" cannot be 'disk'" in refused({"activations": "disk"})
+    assert 'option "activations"["layers.*"] cannot be \'recomputed\'' in refused(
+        {"activations": {"layers.*": "recomputed"}}
+    )
+    assert "a glob over units" in refused({"activations": {3: "nvme"}})
+    assert '{"activations": "nvme"}' in refused({"place": {"activations": "nvme"}})

@@ -10,6 +10,7 @@ import torch.fx
 
 from zcompiler.capture.cut import Cut, cut, is_parameter_view
 from zcompiler.capture.names import readable
+from zcompiler.capture.recompute import recompute_units
 from zcompiler.capture.units import unit_of_node, unit_of_parameter
 from zcompiler.torch_compat import (
     call_token_node,
@@ -84,15 +85,18 @@ def partition_and_cut(
     named: tuple[Input, ...],
     num_fwd_outputs: int,
     inductor: bool,
+    recomputes: Callable[[str], bool],
     **kwargs: object,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured]:
     """Split a joint graph into forward and backward, and cut both.
 
+    `recomputes` says of which units backward is to compute all again that it can from the unit's input.
     Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
     belongs to (parameters that backward does not read have no placeholder there).
     """
     _never_reread_changed_inputs(joint)
     _never_save_views_of_parameters(joint, named)
+    recompute_units(joint, unit_getter(named), recomputes)
     fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
     token, token_in_backward = call_token_node(fw, bw, num_fwd_outputs, TOKEN)
     skip = frozenset({token})
@@ -114,9 +118,13 @@ def cut_phase(
     anchors: Sequence[torch.fx.Node] | None = None,
     skip: frozenset[torch.fx.Node] = frozenset(),
 ) -> Cut:
+    return cut(graph_module, _parameters(graph_module, named), unit_getter(named), anchors, skip)
+
+
+def unit_getter(named: tuple[Input, ...]) -> Callable[[torch.fx.Node], str | None]:
+    """Which unit a node belongs to, of those that own these parameters."""
     units = frozenset(i.unit for i in named if i.unit is not None)
-    unit_of: Callable[[torch.fx.Node], str | None] = lambda node: unit_of_node(node, units)  # noqa: E731
-    return cut(graph_module, _parameters(graph_module, named), unit_of, anchors, skip)
+    return lambda node: unit_of_node(node, units)
 
 
 def _parameters(graph_module: torch.fx.GraphModule, named: tuple[Input, ...]) -> frozenset[torch.fx.Node]:

@@ -179,7 +179,7 @@ def _refusal(
     forced = [k for k in KINDS if getattr(options.place, k) == "host"]
     remedy = f"Set memory to at least {enough}MiB, use a smaller batch or a shorter sequence"
     if trains and not options.activations.rules:
-        remedy += f", let activations go to {store} (option activations)"
+        remedy += f", let activations go to {store} or be computed again (option activations)"
     if forced:
         remedy += f", or let {' and '.join(forced)} rest on {store} (option place)"
     elif taken:
