@@ -20,6 +20,7 @@ import torch
 from runtime_ext.interface import Event
 from zcompiler.schedule.model import Schedule
 from zcompiler.torch_compat import NoSubclasses
+from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.low import doubt
 from zcompiler.training.members import Member, Part, low_values
 from zcompiler.training.registry import forget_update, remember_update
@@ -112,19 +113,16 @@ class LateUpdate:
                 self._go_on()
 
     def complete(self) -> None:
-        """Do all that is left. Errors are for `raise_error`."""
+        """Do all that is left. Errors are for `raise_error`; Ctrl-C is none: whoever asks next goes on."""
         with self._lock:
             try:
                 self.compute()
-                if self._call is not None:
-                    self._call.close()
-            except BaseException as error:
+                with uninterrupted():
+                    self._close()
+            except Exception as error:
                 self._fail(error)
-                if not isinstance(error, Exception):
-                    raise
             finally:
-                if not any(self._left.values()):
-                    self._call = None
+                if self._call is None:
                     self._at_death.detach()
                     if self._error is None:
                         forget_update(self)
@@ -147,7 +145,12 @@ class LateUpdate:
             flat_over(buffer[at : at + values.numel() * dtype.itemsize], dtype).copy_(values)
 
     def _go_on(self) -> None:
-        """Update the next sub-group."""
+        """Update the next sub-group. Ctrl-C waits: the user has interrupted a forward or a look, and the step that went
+        before it must not be lost half way."""
+        with uninterrupted():
+            self._update_next()
+
+    def _update_next(self) -> None:
         call = self._call
         assert call is not None
         region = next(self._regions)
@@ -168,6 +171,11 @@ class LateUpdate:
             self._landing[part.member.record] += written
         if not any(self._left.values()):
             self._computed()
+
+    def _close(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.close()
 
     def _landings(self, records: Iterable[Record]) -> list[Event]:
         return [e for record in records for e in self._landing.get(record, ()) if not e.done()]

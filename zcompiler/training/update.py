@@ -14,6 +14,7 @@ from zcompiler.plan.plan import describe
 from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
+from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.late import LateUpdate
 from zcompiler.training.low import asked_for, begin_update, doubt
 from zcompiler.training.members import Member, Part, pieces_of, stored_gradient
@@ -50,8 +51,8 @@ class Update:
         """Do it now."""
         if not self.members:
             return
-        call, schedule = self._call(self._subgroup_bytes(), 1)
         try:
+            call, schedule = self._call(self._subgroup_bytes(), 1)
             try:
                 call.executor.run(schedule.regions, call)
             finally:
@@ -65,10 +66,11 @@ class Update:
     def start(self, optimizer: torch.optim.Optimizer) -> None:
         """Let it go on with the next forward, in the order in which that needs the units."""
         late = LateUpdate(self.session.steps, self.members, self.session.freed, self.session.between_phases)
-        call, schedule = self._call(self._size, DEPTH, late.updated)
-        self._mark_changed()
-        self.session.late_steps += 1
-        late.start(call, schedule, optimizer)
+        with uninterrupted():  # or the step would be lost, and its copies in 16 bits would count as made
+            call, schedule = self._call(self._size, DEPTH, late.updated)
+            self._mark_changed()
+            self.session.late_steps += 1
+            late.start(call, schedule, optimizer)
 
     def _may_be_late(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether nobody could tell, and the limit leaves room for it beside a forward."""
