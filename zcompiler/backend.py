@@ -17,7 +17,7 @@ from zcompiler.errors import DoesNotFit
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError, Place
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
-from zcompiler.plan.plan import Homes, Placement, Plan
+from zcompiler.plan.plan import KINDS, Placement, Plan
 from zcompiler.plan.planner import Question, make_plan
 from zcompiler.plan.saved import with_room_for_copies
 from zcompiler.plan.step import Step, bare_step
@@ -27,7 +27,7 @@ from zcompiler.training.dump import Dump
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import record_of
-from zcompiler.training.residence import LiveResidence, homes_of
+from zcompiler.training.residence import LiveResidence
 from zcompiler.training.session import Session, session_for, states_per_parameter_byte
 from zcompiler.training.tensors import why_not_managed
 
@@ -105,7 +105,7 @@ class _Building:
     def _build(self, captured: Captured) -> CompiledGraph:
         session = self.session
         name = f"graph{session.graphs}"
-        buckets = buckets_of(captured, self.inputs)
+        buckets = buckets_of(captured, self.inputs, self._decided)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
         taken = session.resting_in_memory(parameters)
         form, plan = self._plan(_Form(name, captured, buckets, session, session.tiers_without(taken)), taken)
@@ -134,7 +134,9 @@ class _Building:
             step,
             schedule,
             executor=session.executor,
-            residence=LiveResidence(session, plan.placement, plan.peak[session.compute_tier]),
+            residence=LiveResidence(
+                session, plan.placement, plan.peak[session.compute_tier], captured.backward is not None
+            ),
             compiler=session.compiler,
             compute=session.compute,
             note=session.note,
@@ -147,12 +149,14 @@ class _Building:
         them to are gathered: half the bytes."""
         session = self.session
         place = session.options.place
-        low = None if place.params == "host" else plain.with_low(self.inputs, self._rests_in_memory)
+        low = None if place.params == "host" else plain.with_low(self.inputs, self._decided)
         if low is None:
             return plain, self._plan_for(plain, place, taken)
         if place.params == "auto":
             try:
-                return plain, self._plan_for(plain, replace(place, params="host"), taken)
+                plan = self._plan_for(plain, replace(place, params="host"), taken)
+                if all(homes.params == session.compute_tier for homes in plan.placement.values()):
+                    return plain, plan
             except DoesNotFit:
                 pass  # then not everything can stay
         if session.store().notices_edits():
@@ -165,20 +169,27 @@ class _Building:
 
     def _plan_for(self, form: _Form, place: Place, taken: int) -> Plan:
         session = self.session
-        known = {b.name: self._known_homes(b) for b in form.buckets}
-        fixed = {name: homes for name, homes in known.items() if homes is not None}
-        question = Question(
-            lambda p: form.placed(p).schedule, tuple(known), form.step.gradients, fixed, taken, form.step.fixed
-        )
+        known = {b.name: dict(self._decided(b.positions[0])) for b in form.buckets}
+        final = {name: homes if len(homes) == len(KINDS) else {} for name, homes in known.items()}
         options = replace(session.options, place=place)
-        return make_plan(question, options, session.compute_tier, session.store_tier, _evaluate)
 
-    def _known_homes(self, bucket: Bucket) -> Homes | None:
-        return homes_of([self.inputs[p] for p in bucket.positions])
+        def plan(fixed: dict[str, dict[str, str]]) -> Plan:
+            asked = Question(
+                lambda p: form.placed(p).schedule, tuple(fixed), form.step.gradients, fixed, taken, form.step.fixed
+            )
+            return make_plan(asked, options, session.compute_tier, session.store_tier, _evaluate)
 
-    def _rests_in_memory(self, position: int) -> bool:
-        homes = homes_of([self.inputs[position]])
-        return homes is not None and homes.params != self.session.store_tier
+        if known == final or form.captured.low:  # a copy is never used for what is in memory
+            return plan(final)
+        try:
+            return plan(known)
+        except DoesNotFit:
+            return plan(final)  # what only evaluations have held in memory goes when it cannot stay
+
+    def _decided(self, position: int) -> tuple[tuple[str, str], ...]:
+        """The homes, by kind, that earlier graphs chose for this parameter."""
+        record = record_of(self.inputs[position])
+        return record.unit.decided() if record is not None else ()
 
     def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
         """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
@@ -220,12 +231,17 @@ class _Form:
         step = self.step.placed(placement)
         return with_room_for_copies(step) if self._session.options.activations.offload else step
 
-    def with_low(self, inputs: Sequence[Any], but: Callable[[int], bool]) -> _Form | None:
-        """The same over the copies in 16 bits, if there are any; not of the parameters at the positions `but`."""
-        captured = with_low_parameters(self.captured, but)
+    def with_low(self, inputs: Sequence[Any], decided: Callable[[int], tuple[tuple[str, str], ...]]) -> _Form | None:
+        """The same over the copies in 16 bits, if there are any; not of parameters that it is decided to hold."""
+        held = "params", self._session.compute_tier
+
+        def stays(position: int) -> bool:
+            return held in decided(position) and len(decided(position)) == len(KINDS)
+
+        captured = with_low_parameters(self.captured, stays)
         if not captured.low:
             return None
-        return _Form(self._name, captured, buckets_of(captured, inputs), self._session, self._tiers)
+        return _Form(self._name, captured, buckets_of(captured, inputs, decided), self._session, self._tiers)
 
 
 def _evaluate(schedule: Schedule, pipeline: str) -> Schedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from zcompiler.options import Options, Place, parse_options
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
@@ -46,7 +46,8 @@ def options(limit: int, late: bool = True, **place: str) -> Options:
 
 def planned(step: Step, limit: int, fixed: Placement | None = None, late: bool = True, **place: str) -> Plan:
     names = tuple(v.name for v in step.schedule.values if v.kind == "param")
-    asked = Question(lambda p: step.placed(p).schedule, names, step.gradients, fixed or {})
+    known = {name: asdict(homes) for name, homes in (fixed or {}).items()}
+    asked = Question(lambda p: step.placed(p).schedule, names, step.gradients, known)
     return make_plan(asked, options(limit, late, **place), "host", "nvme", evaluate)
 
 

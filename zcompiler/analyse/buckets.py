@@ -5,7 +5,7 @@ Those that are used in a narrower type than they rest in (autocast) are buckets 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,11 +35,14 @@ class Bucket:
     low: torch.dtype | None = None
 
 
-def buckets_of(captured: Captured, inputs: Sequence[object]) -> tuple[Bucket, ...]:
+def buckets_of(
+    captured: Captured, inputs: Sequence[object], decided: Callable[[int], Hashable] = lambda position: None
+) -> tuple[Bucket, ...]:
     """The buckets of a graph, in the order in which forward first uses them.
 
     A parameter that several regions use (a tied embedding) gets a bucket of its own, so that none of them gathers
-    what it does not need. `inputs` are Dynamo's, real or fake.
+    what it does not need. `inputs` are Dynamo's, real or fake. `decided` says of a position what earlier graphs have
+    decided about it: what they put in different places is not moved together.
     """
     users: dict[int, list[int]] = {}
     for index, region in enumerate(captured.forward.regions):
@@ -50,14 +53,15 @@ def buckets_of(captured: Captured, inputs: Sequence[object]) -> tuple[Bucket, ..
         for name in region.inputs:
             if (parameter := captured.parameter(name)) is not None:
                 users.setdefault(parameter.position, [len(captured.forward.regions)])
-    groups: dict[tuple[str, tuple[int, ...], int, torch.dtype | None], list[int]] = {}
+    groups: dict[tuple[str, tuple[int, ...], int, torch.dtype | None, Hashable], list[int]] = {}
     for position, regions in sorted(users.items(), key=lambda item: (item[1][0], item[0])):
         unit = captured.inputs[position].unit or ""
         alone = position if len(regions) > 1 else -1
-        groups.setdefault((unit, tuple(regions), alone, captured.low.get(position)), []).append(position)
+        key = unit, tuple(regions), alone, captured.low.get(position), decided(position)
+        groups.setdefault(key, []).append(position)
     seen: dict[str, int] = {}
     found = []
-    for (unit, _, _, low), positions in groups.items():
+    for (unit, _, _, low, _), positions in groups.items():
         name = f"{unit}:{short_name(low)}" if low is not None else unit
         seen[name] = seen.get(name, 0) + 1
         if seen[name] > 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from zcompiler.errors import DoesNotFit
 from zcompiler.options import Options
-from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes
+from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes, state_bytes
 from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
 from zcompiler.plan.saved import activations_needed_at_once, offloaded_activations
 from zcompiler.plan.spec import pipeline_of
@@ -35,13 +35,14 @@ ROUNDS = 5
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is to be placed. `bare` gives the schedule before any pass for a placement; `buckets` are in the order of
-    use; `gradients` maps gradient values to buckets; `fixed` are the placements that earlier graphs made; `taken` the
-    bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay in memory."""
+    use; `gradients` maps gradient values to buckets; `fixed` are the homes, by bucket and kind, that earlier graphs
+    chose; `taken` the bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay
+    in memory."""
 
     bare: Callable[[Placement], Schedule]
     buckets: Sequence[str]
     gradients: Mapping[str, str]
-    fixed: Placement
+    fixed: Mapping[str, Mapping[str, str]]
     taken: int = 0
     fixed_activations: Sequence[str] = ()
 
@@ -117,14 +118,14 @@ def _uniform(asked: Question, options: Options, compute: str, store: str) -> lis
                 kind: _tier(home, compute, store) if home != "auto" else (store if kind in moved else compute)
                 for kind, home in forced.items()
             }
-            placement[bucket] = asked.fixed.get(bucket, Homes(**homes))
+            placement[bucket] = Homes(**{**homes, **asked.fixed.get(bucket, {})})
         if placement not in found:
             found.append(placement)
     return found
 
 
 def _is_free(kind: str, bucket: str, asked: Question, options: Options, placement: Placement, store: str) -> bool:
-    chosen = getattr(options.place, kind) == "auto" and bucket not in asked.fixed
+    chosen = getattr(options.place, kind) == "auto" and kind not in asked.fixed.get(bucket, {})
     return chosen and getattr(placement[bucket], kind) == store
 
 
@@ -138,21 +139,24 @@ def _update_needs(schedule: Schedule, placement: Placement, gradients: Mapping[s
     if not gradients or all(h.params == h.optimizer == compute for h in placement.values()):
         return 0
     return least_bytes(
-        sum(resting_bytes(schedule, placement, gradients).values()), _moved(schedule, placement), OPTIMIZER_WORK
+        sum(resting_bytes(schedule, placement, gradients).values()),
+        _moved(schedule, placement, gradients),
+        OPTIMIZER_WORK,
     )
 
 
-def _moved(schedule: Schedule, placement: Placement) -> float:
+def _moved(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> float:
     """Bytes that an update moves for each byte of parameters, at most."""
     compute = schedule.compute_tier.name
-    states = {v.name.removesuffix(":state"): v.nbytes for v in schedule.values if v.kind == "state"}
-    sizes = {v.name: v.nbytes for v in schedule.values if v.kind == "param"}
+    sizes = state_bytes(schedule, gradients)
     most = 0.0
     for bucket, homes in placement.items():
-        moved = float((homes.params != compute) + (homes.grads != compute))
-        if size := sizes.get(bucket):
-            moved += (homes.optimizer != compute) * states.get(bucket, 0) / size
-        most = max(most, moved)
+        if not (whole := sizes.get(("grads", bucket))):
+            continue  # what has no gradient is not updated
+        used = sizes["params", bucket]
+        copies = used / whole if used < whole else 0.0  # cast before they are used: written beside the values
+        moved = (homes.params != compute) * (1 + copies) + (homes.grads != compute)
+        most = max(most, moved + (homes.optimizer != compute) * sizes.get(("optimizer", bucket), 0) / whole)
     return most
 
 

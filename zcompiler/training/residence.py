@@ -26,11 +26,6 @@ from zcompiler.training.session import Session
 from zcompiler.training.tensors import over
 
 
-def homes_of(parameters: Sequence[torch.Tensor]) -> Homes | None:
-    """The placement of the first of these parameters that already has one."""
-    return next((r.unit.homes for p in parameters if (r := record_of(p)) is not None), None)
-
-
 def slot_range(record: Record, segment: Segment) -> Range:
     """The whole padded slot of a parameter in one of its unit's segments."""
     start = segment.offsets[record.slot]
@@ -63,9 +58,9 @@ class _Located:
 class LiveResidence:
     """The Residence of one graph."""
 
-    def __init__(self, session: Session, placement: Placement, planned: int) -> None:
-        """`planned`: bytes that a step with one model takes in the compute tier at most."""
-        self.session, self.placement, self.planned = session, placement, planned
+    def __init__(self, session: Session, placement: Placement, planned: int, trains: bool) -> None:
+        """`planned`: bytes that a step with one model takes in the compute tier at most; `trains`: with a backward."""
+        self.session, self.placement, self.planned, self.trains = session, placement, planned, trains
         self._known: dict[str, _Located] = {}
 
     def admit(self, parameters: Sequence[torch.Tensor]) -> None:
@@ -152,13 +147,18 @@ class LiveResidence:
 
     def _record(self, bucket: Bucket, parameters: Sequence[torch.Tensor], p: torch.Tensor) -> Record:
         record, homes = record_of(p), self.placement[bucket.name]
-        if record is None or (record.unit.parameters is None and homes.params == self.session.store_tier):
+        if record is None or self._wants(record, homes):
             # Those of the bucket that nobody knows yet become a unit together.
-            new = [q for q in parameters if (r := record_of(q)) is None or r.unit.parameters is None]
-            take_over(self.session, bucket.name.partition(":")[0], new, homes)
+            new = [q for q in parameters if (r := record_of(q)) is None or self._wants(r, homes)]
+            take_over(self.session, bucket.name.partition(":")[0], new, homes, self.trains)
             record = record_of(p)
         assert record is not None
         return record
+
+    def _wants(self, record: Record, homes: Homes) -> bool:
+        """Whether what rests in memory is to be placed anew: it has to go, or is trained for the first time."""
+        first = self.trains and not record.unit.trained
+        return record.unit.parameters is None and (homes.params == self.session.store_tier or first)
 
     def _stored(self, record: Record, low: torch.dtype | None) -> Segment:
         if record.unit.parameters is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from runtime_ext.interface import Segment
-from zcompiler.plan.plan import Homes
+from zcompiler.plan.plan import KINDS, Homes
 from zcompiler.torch_compat import storage_sharers
 from zcompiler.training.observed import observe
 from zcompiler.training.registry import forget, known_parameters, record_of, remember
@@ -46,11 +46,19 @@ class Unit:
     states: dict[str, list[StateHome]] = field(default_factory=dict)
     gradients: dict[str, list[GradientRegion]] = field(default_factory=dict)
     low: dict[torch.dtype, LowCopy] = field(default_factory=dict)  # where graphs ask for them in a narrower type
+    trained: bool = True  # False: only graphs that make no gradients know it
+
+    def decided(self) -> tuple[tuple[str, str], ...]:
+        """The homes that further graphs find decided, by kind. An evaluation decides nothing about gradients and states
+        of what it holds in memory, and not for good that it is there: when it is trained, it takes more."""
+        decided = KINDS if self.trained or self.parameters is not None else ("params",)
+        return tuple((kind, getattr(self.homes, kind)) for kind in decided)
 
     def resting_in(self, tier: str, states: int) -> int:
         """Bytes that the unit holds in a tier between steps, with `states` bytes of state for each of parameters."""
         homes = self.homes
-        return sum(self.sizes) * ((homes.params == tier) + (homes.grads == tier) + states * (homes.optimizer == tier))
+        made = (homes.grads == tier) + states * (homes.optimizer == tier) if self.trained else 0
+        return sum(self.sizes) * ((homes.params == tier) + made)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -77,13 +85,15 @@ class Record:
         return self.at_home(p) or self.mapped is None or self.mapped() is None
 
 
-def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], homes: Homes) -> Unit:
+def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], homes: Homes, trained: bool) -> Unit:
     """Let `parameters` rest at their home as one unit; in the store their storage becomes a mapping of its file.
+    `trained`: there may be gradients of them.
 
     OSError when the store has no space; nothing has changed then.
     """
     sizes = tuple(p.numel() * p.element_size() for p in parameters)
-    unit = Unit(session.unit_name(name), session, homes, sizes, tuple(p.element_size() for p in parameters))
+    itemsizes = tuple(p.element_size() for p in parameters)
+    unit = Unit(session.unit_name(name), session, homes, sizes, itemsizes, trained=trained)
     if homes.params == session.store_tier:
         unit.parameters = segment = session.create_segment(unit.name, "param", sizes)
         session.write_now(segment, [raw(p) for p in parameters])
