@@ -52,7 +52,7 @@ class Residence(Protocol):
         ...
 
     def settled(self, bucket: str) -> None:
-        """Return when no update of these parameters, which rest in ordinary memory, is under way."""
+        """Return when no update of these parameters, which no line of the schedule reads, is under way."""
         ...
 
 
@@ -246,7 +246,9 @@ class GraphCall(Call):
         return flat.view(bucket.low or live.dtype).as_strided(live.shape, live.stride())
 
     def _gather_now(self, bucket_name: str) -> Buffer:
-        """A second backward through the same graph finds what the first one released: gather it again, and wait."""
+        """A second backward through the same graph finds what the first one released, and a graph planned for another
+        home than the parameters have found nothing: gather them now, and wait."""
+        self.graph.residence.settled(bucket_name)
         ranges = self.located[bucket_name]
         assert ranges is not None
         buffer = self.executor.alloc(self.compute_tier, ranges.nbytes)

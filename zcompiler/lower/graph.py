@@ -117,7 +117,10 @@ class CompiledGraph:
 
     def gather_now(self, ranges: Ranges, buffer: Buffer) -> None:
         """Fill `buffer` and wait: what no line of the schedule says, so it is noted."""
-        self.note("a parameter was gathered outside the schedule: backward ran more than once through a graph")
+        self.note(
+            "a parameter was gathered outside the schedule: backward ran more than once through a graph, or the graph "
+            "found the parameter at another home than that for which it was planned"
+        )
         self.executor.runtime.lane("nvme_read").submit(ranges.read(buffer.array)).wait()
 
     def _regions(self, names: PhaseNames) -> list[Region]:

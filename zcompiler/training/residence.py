@@ -133,7 +133,10 @@ class LiveResidence:
         return self._bring(bucket, buffer.array, read)
 
     def settled(self, bucket: str) -> None:
-        self._bring(bucket)
+        if self._known[bucket].ranges is None:
+            self._bring(bucket)
+        else:
+            settle()  # they will be read from the store, so it is not enough that they are computed
 
     def _bring(self, bucket: str, buffer: np.ndarray | None = None, read: Read | None = None) -> Event | None:
         known = self._known[bucket]
