@@ -6,19 +6,21 @@ belong to no unit, or to several:
   that no region hands on an alias of a gathered parameter and equal layers stay equal;
 * nodes that need no parameter (in backward: no tangent) sink into the one region that uses them; those that several
   regions share go to a prologue, or, when they hang on saved activations, to the first region that uses them;
-* random nodes keep their order, or the random stream would change.
+* random nodes keep their order, or the random stream would change;
+* a tile of a matmul (`tile.py`) is a region in which nothing else is computed, so that equal tiles stay equal.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.fx
 
 from zcompiler.capture.aliases import storage_roots
+from zcompiler.capture.pieces import Joined, Piece, described, is_boundary
 from zcompiler.torch_compat import dynamo_position, is_random, seed_lookup_targets
 
 PROLOGUE = 0
@@ -47,17 +49,20 @@ class CutRegion:
 @dataclass(frozen=True)
 class Cut:
     """A graph as regions. `results` are the graph's outputs: names, or a constant that is no node; `roots` leads from
-    a region output that is a view to what made its storage, an input or a node with an entry in `fakes`."""
+    a region output that is a view to what made its storage, an input or a node with an entry in `fakes`. `pieces` are
+    inputs of regions that are parts of other values, `joins` values that are put together of outputs of regions."""
 
     inputs: tuple[str, ...]
     regions: tuple[CutRegion, ...]
     results: tuple[object, ...]
     fakes: dict[str, object]  # name -> the node's fake tensor (or symbolic int), for inputs and region outputs
     roots: dict[str, str] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    joins: dict[str, Joined] = field(default_factory=dict)
 
     def without_graphs(self) -> Cut:
         """Only the names. The graphs of a deep model and their fake tensors take a hundred megabytes."""
-        return Cut(self.inputs, (), self.results, {})
+        return Cut(self.inputs, (), self.results, {}, pieces=self.pieces, joins=self.joins)
 
 
 def is_parameter_view(node: torch.fx.Node) -> bool:
@@ -71,19 +76,24 @@ def cut(
     unit_of: Callable[[torch.fx.Node], str | None],
     anchors: Sequence[torch.fx.Node] | None = None,
     skip: frozenset[torch.fx.Node] = frozenset(),
+    tiles: Mapping[torch.fx.Node, str] | None = None,
+    rows: frozenset[torch.fx.Node] = frozenset(),
 ) -> Cut:
     """Cut `graph_module` at units.
 
     `parameters` are the placeholders that hold parameters; `anchors` the placeholders whose dependents are the real
     work of this phase (forward: the parameters, the default; backward: the tangents); `skip` nodes that the caller
-    makes itself.
+    makes itself; `tiles` the nodes of tiles, each with its tile's name; `rows` placeholders that are rows of a
+    parameter, and no inputs of the graph.
     """
+    tiles = tiles or {}
+    parameters |= rows
     nodes = [n for n in graph_module.graph.nodes if n.op in ("call_function", "get_attr") and n not in skip]
     repeated = _repeated(nodes, parameters)
-    core = _core(nodes, parameters if anchors is None else frozenset(anchors), repeated)
-    ranks, units = _visit(nodes, core, repeated, unit_of)
-    _place_free(nodes, ranks, repeated, parameters, graph_module)
-    return _build(graph_module, nodes, ranks, units, repeated, skip)
+    core = _core(nodes, parameters if anchors is None else frozenset(anchors) | rows, repeated, tiles)
+    ranks, units = _visit(nodes, core, repeated, unit_of, tiles)
+    _place_free(nodes, ranks, repeated, parameters, graph_module, tiles)
+    return _build(graph_module, nodes, ranks, units, repeated, skip, rows)
 
 
 def _repeated(nodes: list[torch.fx.Node], parameters: frozenset[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -91,6 +101,8 @@ def _repeated(nodes: list[torch.fx.Node], parameters: frozenset[torch.fx.Node]) 
     chosen: set[torch.fx.Node] = set()
     for node in nodes:
         inputs = node.all_input_nodes
+        if any(is_boundary(user) for user in node.users):
+            continue  # to be made in one place: others take pieces of it
         if not inputs:
             if not is_random(node):
                 chosen.add(node)
@@ -110,15 +122,18 @@ def _small(node: torch.fx.Node) -> bool:
 
 
 def _core(
-    nodes: list[torch.fx.Node], anchors: frozenset[torch.fx.Node], repeated: set[torch.fx.Node]
+    nodes: list[torch.fx.Node],
+    anchors: frozenset[torch.fx.Node],
+    repeated: set[torch.fx.Node],
+    tiles: Mapping[torch.fx.Node, str],
 ) -> set[torch.fx.Node]:
-    """The nodes that depend on an anchor, and the random ones: they stay in program order."""
+    """The nodes that depend on an anchor, the random ones, and those of tiles: they stay in program order."""
     core: set[torch.fx.Node] = set()
     for node in nodes:
         if node in repeated:
             if any(i in anchors or i in core for i in node.all_input_nodes):
                 core.add(node)
-        elif is_random(node) or any(i in anchors or i in core for i in node.all_input_nodes):
+        elif node in tiles or is_random(node) or any(i in anchors or i in core for i in node.all_input_nodes):
             core.add(node)
     return core
 
@@ -128,22 +143,26 @@ def _visit(
     core: set[torch.fx.Node],
     repeated: set[torch.fx.Node],
     unit_of: Callable[[torch.fx.Node], str | None],
+    tiles: Mapping[torch.fx.Node, str],
 ) -> tuple[dict[torch.fx.Node, int], list[str]]:
     """A rank for each core node, and the unit of each rank. Rank 0 is the prologue."""
     ranks: dict[torch.fx.Node, int] = {}
     units: list[str | None] = ["prologue"]
     latest: dict[str, int] = {}
     last_random = PROLOGUE
+    tiled: dict[int, str | None] = {}  # the ranks of tiles, and the unit around each
     for node in nodes:
         if node not in core or node in repeated:
             continue
         floor = max((ranks.get(i, PROLOGUE) for i in node.all_input_nodes), default=PROLOGUE)
-        if node.target is operator.getitem:
+        if node.target is operator.getitem or is_boundary(node):
             ranks[node] = floor
             continue
         if is_random(node):
             floor = max(floor, last_random)
-        unit = unit_of(node)
+        unit = tiles.get(node) or unit_of(node) or tiled.get(floor)
+        if node in tiles and units[-1] is None:
+            units[-1] = unit_of(node) or "whole"
         if unit is None:
             if floor == PROLOGUE:
                 # Work before any unit: it opens a region whose unit is named by the first node that has one.
@@ -160,6 +179,8 @@ def _visit(
         else:
             units.append(unit)
             rank = latest[unit] = len(units) - 1
+        if node in tiles:
+            tiled[rank] = unit_of(node) or "whole"
         ranks[node] = rank
         if is_random(node):
             last_random = rank
@@ -172,8 +193,10 @@ def _place_free(
     repeated: set[torch.fx.Node],
     parameters: frozenset[torch.fx.Node],
     graph_module: torch.fx.GraphModule,
+    tiles: Mapping[torch.fx.Node, str],
 ) -> None:
-    """Give the nodes that no anchor reaches a rank: that of their users, where they can."""
+    """Give the nodes that no anchor reaches a rank: that of their users, where they can; that of a tile to its own."""
+    tiled = {ranks[n] for n in tiles if n in ranks}
     placeholders = graph_module.graph.find_nodes(op="placeholder")
     heavy = {n for n in placeholders if n in parameters or dynamo_position(n) is None}
     for node in nodes:
@@ -187,12 +210,14 @@ def _place_free(
         if not wanted or node.target in pinned or (len(wanted) > 1 and node not in heavy):
             ranks[node] = PROLOGUE
         else:
-            ranks[node] = wanted[0]
+            ranks[node] = next(r for r in range(wanted[0], -1, -1) if is_boundary(node) or r not in tiled)
     for node in nodes:  # what a node is made of may not come after it; a getitem goes with its tuple
         if node in repeated:
             continue
         if node.target is operator.getitem:
             ranks[node] = ranks[node.args[0]]  # type: ignore[index]
+        elif is_boundary(node):
+            ranks[node] = max((ranks.get(i, PROLOGUE) for i in node.all_input_nodes), default=PROLOGUE)
         else:
             ranks[node] = max([ranks[node], *(r for i in node.all_input_nodes for r in _made_at(i, ranks, repeated))])
 
@@ -217,6 +242,7 @@ def _build(
     units: list[str],
     repeated: set[torch.fx.Node],
     skip: frozenset[torch.fx.Node],
+    rows: frozenset[torch.fx.Node],
 ) -> Cut:
     output = next(iter(graph_module.graph.find_nodes(op="output")))
     results = tuple(output.args[0])
@@ -231,7 +257,9 @@ def _build(
     for rank, chosen in enumerate(_members(nodes, home, repeated, len(units))):
         members[rank] = chosen
     regions: list[CutRegion] = []
-    fakes: dict[str, object] = {n.name: n.meta.get("val") for n in (*placeholders, *skip)}
+    pieces, joins = described(nodes)
+    outside = [n for n in nodes if is_boundary(n)]
+    fakes: dict[str, object] = {n.name: n.meta.get("val") for n in (*placeholders, *skip, *outside)}
     made_by = storage_roots(nodes)
     roots: dict[str, str] = {}
     for rank, chosen in enumerate(members):
@@ -252,7 +280,8 @@ def _build(
         fakes.update((n.name, n.meta.get("val")) for n in (*outputs, *views.values()))
         regions.append(_region(graph_module, units[rank], chosen, outputs))
     names = tuple(n.name if isinstance(n, torch.fx.Node) else n for n in results)
-    return Cut(tuple(n.name for n in placeholders), tuple(regions), names, fakes, roots)
+    inputs = tuple(n.name for n in placeholders if n not in rows)
+    return Cut(inputs, tuple(regions), names, fakes, roots, pieces, joins)
 
 
 def _members(
@@ -261,7 +290,8 @@ def _members(
     """The nodes of each rank in graph order, with the repeated nodes each rank needs."""
     wanted: list[set[torch.fx.Node]] = [set() for _ in range(count)]
     for node, rank in home.items():
-        wanted[rank].add(node)
+        if not is_boundary(node):
+            wanted[rank].add(node)
     for chosen in wanted:
         stack = list(chosen)
         while stack:

@@ -36,7 +36,8 @@ ROUNDS = 5
 class Question:
     """What is to be placed. `bare` gives the schedule before any pass for a placement; `buckets` are in the order of
     use; `gradients` maps gradient values to buckets; `fixed` are the placements that earlier graphs made; `taken` the
-    bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay in memory."""
+    bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay in memory;
+    `stored` the buckets that hold the same parameters in parts, which rest in the store as one."""
 
     bare: Callable[[Placement], Schedule]
     buckets: Sequence[str]
@@ -44,6 +45,7 @@ class Question:
     fixed: Placement
     taken: int = 0
     fixed_activations: Sequence[str] = ()
+    stored: frozenset[str] = frozenset()
 
 
 def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
@@ -117,6 +119,8 @@ def _uniform(asked: Question, options: Options, compute: str, store: str) -> lis
                 kind: _tier(home, compute, store) if home != "auto" else (store if kind in moved else compute)
                 for kind, home in forced.items()
             }
+            if bucket in asked.stored:
+                homes["params"] = store
             placement[bucket] = asked.fixed.get(bucket, Homes(**homes))
         if placement not in found:
             found.append(placement)
@@ -124,7 +128,7 @@ def _uniform(asked: Question, options: Options, compute: str, store: str) -> lis
 
 
 def _is_free(kind: str, bucket: str, asked: Question, options: Options, placement: Placement, store: str) -> bool:
-    chosen = getattr(options.place, kind) == "auto" and bucket not in asked.fixed
+    chosen = getattr(options.place, kind) == "auto" and bucket not in asked.fixed and bucket not in asked.stored
     return chosen and getattr(placement[bucket], kind) == store
 
 

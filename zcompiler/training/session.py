@@ -71,6 +71,7 @@ class Session:
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._update_key: Hashable = None
         self.frames: set[int] = set()  # those of which it has a graph for observed parameters
+        self.tiled: set[str] = set()  # the globs of option `tile` that fitted some parameter
         self.graphs = 0
         self.steps = 0
         self.peak = 0
