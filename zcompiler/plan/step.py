@@ -14,6 +14,7 @@ from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
 from zcompiler.machine.work import Work
 from zcompiler.plan.plan import Placement
+from zcompiler.plan.room import with_releases, with_room_for_parts, with_room_for_stored_gradients
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 
 
@@ -69,9 +70,9 @@ class Step:
         stored = frozenset(v for v, bucket in self.gradients.items() if placement[bucket].grads != compute)
         schedule = replace(self.schedule, values=values)
         if stored:
-            schedule = _with_room_for_stored_gradients(schedule, stored)
+            schedule = with_room_for_stored_gradients(schedule, stored)
         if self.parts - stored:
-            schedule = _with_room_for_parts(schedule, self.parts - stored)
+            schedule = with_room_for_parts(schedule, self.parts - stored)
         return replace(self, schedule=schedule)
 
 
@@ -134,7 +135,7 @@ class _Builder:
                     self._add(Value(f"{bucket.name}:state", "state", bucket.resting, size, home=self.compute))
         schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
         return Step(
-            _with_releases(schedule), forward, backward, self.works, *self._saved(forward), frozenset(self.parts)
+            with_releases(schedule), forward, backward, self.works, *self._saved(forward), frozenset(self.parts)
         )
 
     def _saved(self, forward: PhaseNames) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -292,59 +293,9 @@ def _more_to_sum(cut: Cut, whole: str) -> int:
     return 2 * nbytes(fake) if narrow and cut.joins[whole].axis is None else 0
 
 
-def _with_room_for_parts(schedule: Schedule, parts: frozenset[str]) -> Schedule:
-    """Gradients of tiles are copied to their place in the one of the parameter: for each, `parts`, that is there twice
-    while its region runs."""
-    regions = []
-    for region in schedule.regions:
-        ops = tuple(
-            replace(op, work=op.work + sum(schedule.value(n).nbytes for n in op.writes if n in parts))
-            for op in region.ops
-        )
-        regions.append(replace(region, ops=ops))
-    return replace(schedule, regions=tuple(regions))
-
-
-def _with_room_for_stored_gradients(schedule: Schedule, stored: frozenset[str]) -> Schedule:
-    """A region's gradients are copied to the buffers they are written from, while those before may still be on their
-    way: that much more is held while it runs."""
-    size = {v.name: v.nbytes for v in schedule.values if v.name in stored}
-    largest = max(size.values(), default=0)
-    regions = []
-    for region in schedule.regions:
-        ops = []
-        for op in region.ops:
-            made = sum(size.get(name, 0) for name in op.writes)
-            ops.append(replace(op, work=op.work + made + largest) if made else op)
-        regions.append(replace(region, ops=tuple(ops)))
-    return replace(schedule, regions=tuple(regions))
-
-
 def _unique(name: str, taken: Iterable[str]) -> str:
     taken, count, candidate = set(taken), 1, name
     while candidate in taken:
         count += 1
         candidate = f"{name}:{count}"
     return candidate
-
-
-def _with_releases(schedule: Schedule) -> Schedule:
-    """Release each activation right after the last run that touches it."""
-    last: dict[str, tuple[int, int]] = {}
-    for r, region in enumerate(schedule.regions):
-        for o, op in enumerate(region.ops):
-            for name in (*op.reads, *op.writes):
-                if schedule.value(name).kind == "act":
-                    last[name] = (r, o)
-    at: dict[tuple[int, int], list[str]] = {}
-    for name, place in last.items():
-        at.setdefault(place, []).append(name)
-    tier = schedule.compute_tier.name
-    regions = []
-    for r, region in enumerate(schedule.regions):
-        ops: list[Op] = []
-        for o, op in enumerate(region.ops):
-            ops.append(op)
-            ops += [Op(op.lane, "release", name, src=tier) for name in sorted(at.get((r, o), ()))]
-        regions.append(Region(region.name, tuple(ops)))
-    return Schedule(schedule.name, schedule.tiers, schedule.values, tuple(regions), schedule.rank, schedule.world)
