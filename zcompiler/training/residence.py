@@ -132,7 +132,8 @@ class LiveResidence:
 
     def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
         if phase == "fwd" and trains:
-            self.session.uses.note(schedule, {name: known.records for name, known in self._known.items()})
+            parts = [name for name, known in self._known.items() if known.bucket.tile is not None]
+            self.session.uses.note(schedule, {name: known.records for name, known in self._known.items()}, parts)
         if running_updates() and not self.session.uses.expected(schedule):
             settle()  # the plan did not count on both
         for update in list(running_updates()) if phase == "bwd" else ():
