@@ -11,22 +11,21 @@ from zcompiler.capture.pieces import Joined, Piece
 
 
 class Whole:
-    """What is being put together of parts, in the order in which they are made."""
+    """What is being put together of parts, in whatever order they are made."""
 
     def __init__(self, joined: Joined) -> None:
         self.joined = joined
         self.tensor: torch.Tensor | None = None
-        self._dtype: torch.dtype | None = None
+        self._missing = len(joined.parts)
 
     def add(self, name: str, part: torch.Tensor) -> bool:
-        """Put a part in its place; whether it was the last.
+        """Put a part in its place; whether none is missing now.
 
         Sums of 16-bit parts are made in 32 bits and rounded once.
         """
         axis = self.joined.axis
         if axis is None:
             if self.tensor is None:
-                self._dtype = part.dtype
                 self.tensor = part.float() if part.dtype.itemsize < 4 else part
             else:
                 self.tensor.add_(part)
@@ -35,11 +34,10 @@ class Whole:
                 self.tensor = part.new_empty([*part.shape[:axis], self.joined.size, *part.shape[axis + 1 :]])
             start = self.joined.starts[self.joined.parts.index(name)]
             self.tensor.narrow(axis, start, part.shape[axis]).copy_(part)
-        is_last = name == self.joined.parts[-1]
-        if is_last and axis is None:
-            assert self._dtype is not None
-            self.tensor = self.tensor.to(self._dtype)
-        return is_last
+        self._missing -= 1
+        if not self._missing:
+            self.tensor = self.tensor.to(part.dtype)
+        return not self._missing
 
 
 def pieces_in(cut: Cut, region: CutRegion) -> dict[str, Piece]:
