@@ -175,6 +175,23 @@ def test_nothing_changes_where_weights_rest_in_memory(disk: Path) -> None:
     assert not any("/0" in name for name in run.regions())
 
 
+def test_the_plan_leaves_tiled_weights_on_nvme_and_takes_back_what_else_fits(disk: Path) -> None:
+    model, batch = blocks(layers=1, width=256, bias=False), data(2, width=256, tokens=1)  # two matrices of 1 MiB
+    options: dict[str, Any] = {"place": {}, "memory": "4MiB"}
+    run = tiled(disk, model, batch, {"*.up": 4}, **options)
+    assert_equal_but_for_rounding(run)
+    homes = {v.name: v.home for v in zcompiler.schedule(run.model)["graph0"].values if v.kind in ("param", "grad")}
+    assert {homes[f"layers.0.up.weight/{i}"] for i in range(4)} == {"nvme"}
+    assert len({homes[f"layers.0.up.weight/{i}:grad"] for i in range(4)}) == 1
+    assert homes["layers.0"] == "host"
+    assert run.stats.peak["host"] <= 4 << 20
+
+    torch._dynamo.reset()
+    roomy = tiled(disk, model, batch, {"*.up": 4}, **options | {"memory": "64MiB"})
+    assert_same(roomy.ours, roomy.theirs)
+    assert not any("/" in v.name for v in zcompiler.schedule(roomy.model)["graph0"].values)
+
+
 def test_evaluation_accumulation_and_a_second_backward(disk: Path) -> None:
     own = pair(disk, blocks(layers=1), steps=0, tile=LAYERS, place=ALL_ON_NVME)
     first, second = data(2)

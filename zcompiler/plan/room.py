@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
+from zcompiler.analyse.sizes import nbytes
+from zcompiler.capture.cut import Cut
 from zcompiler.schedule.model import Op, Region, Schedule
 
 
@@ -55,3 +59,10 @@ def with_releases(schedule: Schedule) -> Schedule:
             ops += [Op(op.lane, "release", name, src=tier) for name in sorted(at.get((r, o), ()))]
         regions.append(Region(region.name, tuple(ops)))
     return Schedule(schedule.name, schedule.tiers, schedule.values, tuple(regions), schedule.rank, schedule.world)
+
+
+def more_to_sum(cut: Cut, whole: str) -> int:
+    """What adding parts up takes besides the sum: those of 16 bits are added in 32, and then rounded."""
+    fake = cut.fakes[whole]
+    narrow = isinstance(fake, torch.Tensor) and fake.dtype.itemsize < 4
+    return 2 * nbytes(fake) if narrow and cut.joins[whole].axis is None else 0

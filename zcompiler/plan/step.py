@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.analyse.sizes import dtype_name, is_plain, is_strided, nbytes, shape_of, working_memory
 from zcompiler.analyse.work import work_of
@@ -14,7 +12,7 @@ from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
 from zcompiler.machine.work import Work
 from zcompiler.plan.plan import Placement
-from zcompiler.plan.room import with_releases, with_room_for_parts, with_room_for_stored_gradients
+from zcompiler.plan.room import more_to_sum, with_releases, with_room_for_parts, with_room_for_stored_gradients
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 
 
@@ -49,7 +47,7 @@ class Step:
     schedule: Schedule
     forward: PhaseNames
     backward: PhaseNames | None
-    works: Mapping[str, Work]
+    works: Mapping[str, Work] = field(default_factory=dict)
     saved: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
     parts: frozenset[str] = frozenset()
@@ -227,15 +225,8 @@ class _Builder:
                 if len(members) == len(bucket.positions) and bucket.tile is None
                 else sum(nbytes(backward.fakes[local]) for local, _ in members)
             )
-            value = self._add(
-                Value(
-                    f"{bucket.tile.name if bucket.tile else name}:grad",
-                    "grad",
-                    bucket.resting,
-                    whole,
-                    home=self.compute,
-                )
-            )
+            title = f"{bucket.tile.name if bucket.tile else name}:grad"
+            value = self._add(Value(title, "grad", bucket.resting, whole, home=self.compute))
             names.buckets[value] = name
             for local, slot in members:
                 names.grads[local] = (value, slot)
@@ -260,7 +251,7 @@ class _Builder:
                     writes[names.grads[local][0]] = None
                     continue
                 if (whole := joined.get(local)) is not None:
-                    put_together += nbytes(cut.fakes[local]) + _more_to_sum(cut, whole)
+                    put_together += nbytes(cut.fakes[local]) + more_to_sum(cut, whole)
                     local = whole
                 root = cut.roots.get(local, local)
                 root = local if root in names.slots else root  # no region hands on a view of what it gathered
@@ -277,20 +268,14 @@ class _Builder:
                 names.values[local] = value
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
-            self.works[title] = work_of(region.module, self.fused)
+            work = work_of(region.module, self.fused)
+            self.works[title] = replace(work, moved=work.moved + 2 * put_together)
             run = Op(
                 "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
                 work=working_memory(region.module) + put_together,
             )  # fmt: skip
             self.regions.append(Region(title, (run,)))
         return replace(names, regions=tuple(region_names))
-
-
-def _more_to_sum(cut: Cut, whole: str) -> int:
-    """What adding parts up takes besides the sum: those of 16 bits are added in 32, and then rounded."""
-    fake = cut.fakes[whole]
-    narrow = isinstance(fake, torch.Tensor) and fake.dtype.itemsize < 4
-    return 2 * nbytes(fake) if narrow and cut.joins[whole].axis is None else 0
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:
