@@ -236,3 +236,12 @@ def test_the_dump_shows_tiles(disk: Path) -> None:
     text = next((disk / "graph0").glob("*final.zsched")).read_text()
     assert "value layers.0.up.weight/1 param f32 32KiB" in text
     assert "layers.0.up.weight: 2 tiles of up to 128 rows" in (disk / "graph0" / "plan.txt").read_text()
+
+
+@pytest.mark.parametrize("choice", ["nvme", "recompute"])
+def test_activations_that_go_to_nvme_or_are_computed_again(choice: str, disk: Path) -> None:
+    run = tiled(disk, blocks(), data(), LAYERS, activations=choice)
+    assert_equal_but_for_rounding(run)
+    assert tiles(run, "fwd/layers.1.down") == 4
+    read, written = moved(run.model, "act")
+    assert (read > 0, written > 0) == ((True, True) if choice == "nvme" else (False, False))
