@@ -13,6 +13,7 @@ import torch.fx
 from zcompiler.analyse.buckets import Bucket, buckets_of
 from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
 from zcompiler.capture.low import with_low_parameters
+from zcompiler.capture.tiling import choose_tiles
 from zcompiler.errors import DoesNotFit
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError, Place
@@ -60,6 +61,9 @@ def zinf(
     )
 
 
+Decided = Callable[[int], tuple[tuple[str, str], ...]]  # Dynamo position -> (kind of state, its home), where known
+
+
 class _Building:
     """One graph on its way through the stages. AOTAutograd calls the methods, in this order."""
 
@@ -68,21 +72,25 @@ class _Building:
         self.inputs: Sequence[Any] = inputs
         self.inductor = session.compute == "inductor"
         self.named = self._managed(name_inputs(graph_module, inputs))
+        names = {i.position: i.name for i in self.named if i.unit is not None}
+        chosen = choose_tiles(session.options.tile, names, inputs, session.tiled)
+        self.tilings = {p: tiling for p, tiling in chosen.items() if not self._stays(p)}
         self.graph: CompiledGraph | None = None
 
     def partition(
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        forward, backward, captured = partition_and_cut(
+        forward, backward, captured, tiled = partition_and_cut(
             joint,
             joint_inputs,
             self.named,
             num_fwd_outputs,
             self.inductor,
             self.session.options.activations.recomputes,
+            self.tilings,
             **kwargs,
         )
-        self.graph = self._build(captured)
+        self.graph = self._build(captured, tiled)
         self.inputs = ()  # AOTAutograd keeps this object for the backward; the user's model must not live on with it
         return forward, backward
 
@@ -98,17 +106,22 @@ class _Building:
     def inference(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
         if self.inductor:
             graph_module = joint_passes(graph_module)
-        self.graph = self._build(cut_inference(graph_module, self.named))
+        self.graph = self._build(*cut_inference(graph_module, self.named, self.tilings))
         self.inputs = ()
         return self.graph.lower_forward()
 
-    def _build(self, captured: Captured) -> CompiledGraph:
+    def _build(self, captured: Captured, tiled: Captured) -> CompiledGraph:
         session = self.session
         name = f"graph{session.graphs}"
         buckets = buckets_of(captured, self.inputs, self._decided)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
         taken = session.resting_in_memory(parameters)
-        form, plan = self._plan(_Form(name, captured, buckets, session, session.tiers_without(taken)), taken)
+        tiers = session.tiers_without(taken)
+        plain = _Form(name, captured, buckets, session, tiers)
+        rows = plain
+        if tiled.tiles:
+            rows = _Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), session, tiers)
+        form, plan = self._plan(plain, rows, taken)
         step = form.placed(plan.placement)
         if plan.uses(session.store_tier):
             session.store()
@@ -120,7 +133,7 @@ class _Building:
                     observe(p)
             session.frames.add(frame)
         dump = Dump(session.options.dump, name)
-        dump.plan(plan, str(session.machine))
+        dump.plan(plan, str(session.machine), form.captured.tiles.values())
         dump.schedule("bare", step.schedule)
         schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
         dump.schedule("final", schedule)
@@ -144,13 +157,15 @@ class _Building:
             between_phases=session.between_phases,
         )
 
-    def _plan(self, plain: _Form, taken: int) -> tuple[_Form, Plan]:
-        """Parameters that stay in memory are used as they are. Where they have to go, the copies that the graph casts
-        them to are gathered: half the bytes."""
+    def _plan(self, plain: _Form, rows: _Form, taken: int) -> tuple[_Form, Plan]:
+        """Parameters that stay in memory are used as they are. Where they have to go, what tiles need is gathered
+        (`rows`), and the copies that the graph casts parameters to: half the bytes."""
         session = self.session
         place = session.options.place
-        low = None if place.params == "host" else plain.with_low(self.inputs, self._decided)
-        if low is None:
+        if place.params == "host":
+            return plain, self._plan_for(plain, place, taken)
+        low = rows.with_low(self.inputs, self._stays, self._decided)
+        if low is None and rows is plain:
             return plain, self._plan_for(plain, place, taken)
         if place.params == "auto":
             try:
@@ -159,27 +174,29 @@ class _Building:
                     return plain, plan
             except DoesNotFit:
                 pass  # then not everything can stay
+        if low is None:
+            return rows, self._plan_for(rows, place, taken)
         if session.store().notices_edits():
             return low, self._plan_for(low, replace(place, params="nvme"), taken)
         session.note(
             "the file system of option nvme does not tell when a mapped file is written, so parameters that are "
             "cast to 16 bits are read as they rest, in twice the bytes"
         )
-        return plain, self._plan_for(plain, place, taken)
+        return rows, self._plan_for(rows, place, taken)
 
     def _plan_for(self, form: _Form, place: Place, taken: int) -> Plan:
         session = self.session
         known = {b.name: dict(self._decided(b.positions[0])) for b in form.buckets}
         final = {name: homes if len(homes) == len(KINDS) else {} for name, homes in known.items()}
+        stored = frozenset(b.name for b in form.buckets if b.tile is not None or b.has_tiles)
         options = replace(session.options, place=place)
 
         def plan(fixed: dict[str, dict[str, str]]) -> Plan:
-            asked = Question(
-                lambda p: form.placed(p).schedule, tuple(fixed), form.step.gradients, fixed, taken, form.step.fixed
-            )
+            bare, names = lambda p: form.placed(p).schedule, tuple(fixed)
+            asked = Question(bare, names, form.step.gradients, fixed, taken, form.step.fixed, stored)
             return make_plan(asked, options, session.compute_tier, session.store_tier, _evaluate)
 
-        if known == final or form.captured.low:  # a copy is never used for what is in memory
+        if known == final or form.captured.low or stored:  # neither a copy nor a tile is used of what is in memory
             return plan(final)
         try:
             return plan(known)
@@ -190,6 +207,10 @@ class _Building:
         """The homes, by kind, that earlier graphs chose for this parameter."""
         record = record_of(self.inputs[position])
         return record.unit.decided() if record is not None else ()
+
+    def _stays(self, position: int) -> bool:
+        """Whether earlier graphs decided for good to hold this parameter in memory."""
+        return ("params", self.session.compute_tier) in (found := self._decided(position)) and len(found) == len(KINDS)
 
     def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
         """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
@@ -211,7 +232,8 @@ class _Building:
 
 
 class _Form:
-    """A graph over parameters as they rest, or over their cast copies, with its schedule before any pass."""
+    """A graph over parameters as they rest, over rows of them, or over their cast copies, with its schedule before any
+    pass."""
 
     def __init__(
         self, name: str, captured: Captured, buckets: tuple[Bucket, ...], session: Session, tiers: tuple[Tier, ...]
@@ -222,7 +244,8 @@ class _Form:
     @cached_property
     def step(self) -> Step:
         factor = states_per_parameter_byte(self._session.options)
-        states = {b.name: b.whole * factor for b in self.buckets} if self.captured.backward is not None else {}
+        trains = self.captured.backward is not None
+        states = {b.name: b.whole * factor for b in self.buckets if trains and not b.has_tiles}
         fused = self._session.compute == "inductor"
         return bare_step(self._name, self.captured, self.buckets, self._tiers, states, fused)
 
@@ -231,13 +254,8 @@ class _Form:
         step = self.step.placed(placement)
         return with_room_for_copies(step) if self._session.options.activations.offload else step
 
-    def with_low(self, inputs: Sequence[Any], decided: Callable[[int], tuple[tuple[str, str], ...]]) -> _Form | None:
+    def with_low(self, inputs: Sequence[Any], stays: Callable[[int], bool], decided: Decided) -> _Form | None:
         """The same over the copies in 16 bits, if there are any; not of parameters that it is decided to hold."""
-        held = "params", self._session.compute_tier
-
-        def stays(position: int) -> bool:
-            return held in decided(position) and len(decided(position)) == len(KINDS)
-
         captured = with_low_parameters(self.captured, stays)
         if not captured.low:
             return None

@@ -90,6 +90,7 @@ class Options:
     optimizer: str
     late: bool
     master: str | None
+    tile: tuple[tuple[str, int], ...]
     machine: str | Path | None
     dump: Path | None
     nvme_is_ours: bool = False  # nobody named a path: `nvme` is zinf's own cache folder, which it may create
@@ -275,6 +276,17 @@ def _activations(where: str, value: object) -> Activations:
     return Activations(tuple((glob, read(f'{where}["{glob}"]', choice)) for glob, choice in value.items()))
 
 
+def _tile(where: str, value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, Mapping):
+        _refuse(where, value, 'a dict such as {"layers.*.mlp": 4} from names or globs to whole numbers')
+    for glob, factor in value.items():
+        if not isinstance(glob, str) or not glob:
+            _refuse(f"a key of {where}", glob, 'the name of a parameter or module, or a glob, such as "layers.*.mlp"')
+        if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+            _refuse(f'{where}["{glob}"]', factor, "a whole number from 1 on")
+    return tuple(value.items())
+
+
 def _folder(where: str, value: object) -> Path | None:
     if value is None:
         return None
@@ -373,6 +385,16 @@ OPTIONS: tuple[Option, ...] = (
         "the parameter is that copy, rounded.",
         _one_of_or_none(("float32",)),
         _always(None),
+    ),
+    Option(
+        "tile",
+        "a dict from names of modules or parameters (globs, the first that matches counts) to whole numbers, such as "
+        '`{"layers.*.mlp": 4}`',
+        "none",
+        "Computes with large weights tile by tile, of which only one is in memory: for a weight, or a piece of memory "
+        "large enough for it, that does not fit ([more](tiling.md)).",
+        _tile,
+        _always(()),
     ),
     Option(
         "machine",

@@ -36,6 +36,7 @@ def test_everything_has_a_default() -> None:
             optimizer="AdamW",
             late=True,
             master=None,
+            tile=(),
             machine=None,
             dump=None,
             nvme_is_ours=True,
@@ -202,3 +203,22 @@ def test_activations_that_are_no_choice_are_refused() -> None:
     )
     assert "a glob over units" in refused({"activations": {3: "nvme"}})
     assert '{"activations": "nvme"}' in refused({"place": {"activations": "nvme"}})
+
+
+def test_tiles_are_taken_in_order() -> None:
+    assert parse({"tile": {"layers.*.mlp": 4, "*": 2}}).tile == (("layers.*.mlp", 4), ("*", 2))
+
+
+@pytest.mark.parametrize(
+    ("tile", "parts"),
+    [
+        (4, ("4", "a dict such as")),
+        ({"up": 0}, ('option "tile"["up"]', "0", "a whole number from 1 on")),
+        ({"up": True}, ("True",)),
+        ({"up": "2"}, ("'2'",)),
+        ({3: 2}, ("a key of", "3", "glob")),
+    ],
+)
+def test_bad_tiles(tile: object, parts: tuple[str, ...]) -> None:
+    message = refused({"tile": tile})
+    assert all(part in message for part in parts), message

@@ -1,6 +1,7 @@
 """Parameters as buckets: those of one unit that the same regions use, gathered, moved and released together.
 
-Those that are used in a narrower type than they rest in (autocast) are buckets of their own, UNIT:bf16.
+Those that are used in a narrower type than they rest in (autocast) are buckets of their own, UNIT:bf16. So are the rows
+of a parameter that a tile uses, NAME/0, NAME/1, ...
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from zcompiler.analyse.sizes import common_dtype, nbytes, short_name
+from zcompiler.analyse.sizes import common_dtype, short_name
 from zcompiler.capture.captured import Captured
+from zcompiler.capture.pieces import Tile
 from zcompiler.layout import layout
 from zcompiler.torch_compat import size_hint
 
@@ -22,6 +24,7 @@ class Bucket:
 
     `low` is the type to which they are cast before they are used, if they are; the bytes and `dtype` are then those of
     the cast copies. `whole` and `resting`: padded bytes and dtype of the parameters themselves and of their gradients.
+    With a `tile` it holds some rows of one parameter; `has_tiles`: other buckets hold the rows of its one parameter.
     """
 
     name: str
@@ -33,6 +36,13 @@ class Bucket:
     whole: int
     resting: str
     low: torch.dtype | None = None
+    tile: Tile | None = None
+    has_tiles: bool = False
+
+    @property
+    def rests_as(self) -> str:
+        """The name under which its parameters rest."""
+        return self.tile.name if self.tile is not None else self.name.partition(":")[0]
 
 
 def buckets_of(
@@ -44,33 +54,39 @@ def buckets_of(
     what it does not need. `inputs` are Dynamo's, real or fake. `decided` says of a position what earlier graphs have
     decided about it: what they put in different places is not moved together.
     """
-    users: dict[int, list[int]] = {}
+    users: dict[tuple[int, Tile | None], list[int]] = {}
     for index, region in enumerate(captured.forward.regions):
         for name in region.inputs:
             if (parameter := captured.parameter(name)) is not None:
-                users.setdefault(parameter.position, []).append(index)
+                users.setdefault((parameter.position, captured.tiles.get(name)), []).append(index)
     for region in captured.backward.regions if captured.backward else ():
         for name in region.inputs:
             if (parameter := captured.parameter(name)) is not None:
-                users.setdefault(parameter.position, [len(captured.forward.regions)])
-    groups: dict[tuple[str, tuple[int, ...], int, torch.dtype | None, Hashable], list[int]] = {}
-    for position, regions in sorted(users.items(), key=lambda item: (item[1][0], item[0])):
+                users.setdefault((parameter.position, captured.tiles.get(name)), [len(captured.forward.regions)])
+    tiled = {position for position, tile in users if tile is not None}
+    groups: dict[tuple[str, tuple[int, ...], object, torch.dtype | None, Hashable], list[tuple[int, Tile | None]]] = {}
+    for (position, tile), regions in sorted(users.items(), key=lambda item: (item[1][0], item[0][0])):
         unit = captured.inputs[position].unit or ""
-        alone = position if len(regions) > 1 else -1
+        alone = (position, tile) if len(regions) > 1 or position in tiled else None
         key = unit, tuple(regions), alone, captured.low.get(position), decided(position)
-        groups.setdefault(key, []).append(position)
+        groups.setdefault(key, []).append((position, tile))
     seen: dict[str, int] = {}
     found = []
-    for (unit, _, _, low, _), positions in groups.items():
-        name = f"{unit}:{short_name(low)}" if low is not None else unit
+    for (unit, _, _, low, _), members in groups.items():
+        positions, tile = tuple(position for position, _ in members), members[0][1]
+        name = unit if tile is None else f"{tile.name}/{tile.index}"
+        name = f"{name}:{short_name(low)}" if low is not None else name
         seen[name] = seen.get(name, 0) + 1
         if seen[name] > 1:
             name = f"{name}:{seen[name]}"
         tensors = [t for p in positions if isinstance(t := inputs[p], torch.Tensor)]
-        whole = sizes = tuple(nbytes(t) for t in tensors)
+        counts = [size_hint(t.numel()) // (t.shape[0] if tile else 1) * (tile.length if tile else 1) for t in tensors]
+        whole = sizes = tuple(n * t.element_size() for n, t in zip(counts, tensors, strict=True))
         dtype = resting = common_dtype(tensors)
         if low is not None:
-            dtype, sizes = short_name(low), tuple(size_hint(t.numel()) * low.itemsize for t in tensors)
+            dtype, sizes = short_name(low), tuple(n * low.itemsize for n in counts)
         offsets, total = layout(sizes)
-        found.append(Bucket(name, tuple(positions), sizes, offsets, total, dtype, layout(whole)[1], resting, low))
+        padded = layout(whole)[1]
+        has_tiles = tile is None and not tiled.isdisjoint(positions)
+        found.append(Bucket(name, positions, sizes, offsets, total, dtype, padded, resting, low, tile, has_tiles))
     return tuple(found)

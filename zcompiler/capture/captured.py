@@ -10,9 +10,13 @@ import torch.fx
 
 from zcompiler.capture.cut import Cut, cut, is_parameter_view
 from zcompiler.capture.names import readable
+from zcompiler.capture.pieces import Tile
 from zcompiler.capture.recompute import recompute_units
+from zcompiler.capture.tile import TileOperators, copied
+from zcompiler.capture.tiling import Tiling
 from zcompiler.capture.units import unit_of_node, unit_of_parameter
 from zcompiler.torch_compat import (
+    call_token,
     call_token_node,
     changed_inputs,
     dynamo_position,
@@ -41,7 +45,7 @@ class Captured:
 
     `parameters[phase]` maps the name a region uses for a parameter to its input; `user_outputs` is how many of
     forward's results go to the user (the rest is saved for backward). `low`: the parameters that the regions take
-    already cast, and to what.
+    already cast, and to what; `tiles`: what regions use as rows of parameters.
     """
 
     inputs: tuple[Input, ...]
@@ -50,6 +54,7 @@ class Captured:
     user_outputs: int
     positions: dict[str, int]  # placeholder name (forward and backward) -> Dynamo position
     low: Mapping[int, torch.dtype] = field(default_factory=dict)
+    tiles: Mapping[str, Tile] = field(default_factory=dict)
 
     def parameter(self, name: str) -> Input | None:
         """The parameter that a region calls `name`, or None."""
@@ -86,9 +91,11 @@ def partition_and_cut(
     num_fwd_outputs: int,
     inductor: bool,
     recomputes: Callable[[str], bool],
+    tilings: Mapping[int, Tiling],
     **kwargs: object,
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured]:
-    """Split a joint graph into forward and backward, and cut both.
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]:
+    """Split a joint graph into forward and backward, and cut both: as they are, and with tiles (the same if there are
+    none). `tilings` by Dynamo position.
 
     `recomputes` says of which units backward is to compute all again that it can from the unit's input.
     Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
@@ -98,27 +105,70 @@ def partition_and_cut(
     _never_save_views_of_parameters(joint, named)
     recompute_units(joint, unit_getter(named), recomputes)
     fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
-    token, token_in_backward = call_token_node(fw, bw, num_fwd_outputs, TOKEN)
-    skip = frozenset({token})
-    forward = cut_phase(fw, named, skip=skip)
-    tangents = [n for n in bw.graph.find_nodes(op="placeholder") if is_tangent(n)]
-    backward = cut_phase(bw, named, anchors=tangents)
-    return fw, bw, Captured(named, forward, backward, num_fwd_outputs, _positions(fw) | _positions(bw))
+    call_token_node(fw, bw, num_fwd_outputs, TOKEN)
+    positions = _positions(fw) | _positions(bw)
+    plain = Captured(named, cut_phase(fw, named), cut_phase(bw, named, is_backward=True), num_fwd_outputs, positions)
+    if not tilings:
+        return fw, bw, plain, plain
+    forward, tiles, found = _tiled(fw, named, tilings, {})
+    primals = [positions.get(n.name) for n in fw.graph.find_nodes(op="placeholder")]
+    gradients = {i: tilings[p] for i, p in enumerate(primals) if p in found}
+    backward, more, _ = _tiled(bw, named, tilings, gradients, is_backward=True)
+    return fw, bw, plain, _with_tiles(plain, forward, backward, tiles | more)
 
 
-def cut_inference(graph_module: torch.fx.GraphModule, named: tuple[Input, ...]) -> Captured:
-    """A graph that has no backward, cut."""
+def cut_inference(
+    graph_module: torch.fx.GraphModule, named: tuple[Input, ...], tilings: Mapping[int, Tiling]
+) -> tuple[Captured, Captured]:
+    """A graph that has no backward, cut: as it is, and with tiles."""
     forward = cut_phase(graph_module, named)
-    return Captured(named, forward, None, len(forward.results), _positions(graph_module))
+    plain = Captured(named, forward, None, len(forward.results), _positions(graph_module))
+    if not tilings:
+        return plain, plain
+    forward, tiles, _ = _tiled(graph_module, named, tilings, {})
+    return plain, _with_tiles(plain, forward, None, tiles)
+
+
+def _tiled(
+    graph_module: torch.fx.GraphModule,
+    named: tuple[Input, ...],
+    tilings: Mapping[int, Tiling],
+    gradients: Mapping[int, Tiling],
+    is_backward: bool = False,
+) -> tuple[Cut, dict[str, Tile], set[int]]:
+    """A copy of the graph with its tiles, cut; which input of a region is which tile; the parameters that have any."""
+    graph_module = copied(graph_module)
+    parameters = _parameters(graph_module, named)
+    placeholders = [n for n in graph_module.graph.find_nodes(op="placeholder") if n in parameters]
+    wanted = {n: tilings[p] for n in placeholders if (p := dynamo_position(n)) is not None and p in tilings}
+    tile = TileOperators(graph_module.graph)
+    tile.apply(wanted, parameters, gradients)
+    rows = {node.name: of for node, of in tile.tiles.items()}
+    made = cut_phase(graph_module, named, is_backward, tile)
+    return made, rows, {of.position for of in rows.values()}
+
+
+def _with_tiles(plain: Captured, forward: Cut, backward: Cut | None, tiles: dict[str, Tile]) -> Captured:
+    positions = plain.positions | {name: tile.position for name, tile in tiles.items()}
+    return Captured(plain.inputs, forward, backward, plain.user_outputs, positions, tiles=tiles)
 
 
 def cut_phase(
     graph_module: torch.fx.GraphModule,
     named: tuple[Input, ...],
-    anchors: Sequence[torch.fx.Node] | None = None,
-    skip: frozenset[torch.fx.Node] = frozenset(),
+    is_backward: bool = False,
+    tile: TileOperators | None = None,
 ) -> Cut:
-    return cut(graph_module, _parameters(graph_module, named), unit_getter(named), anchors, skip)
+    tangents = [n for n in graph_module.graph.find_nodes(op="placeholder") if is_tangent(n)]
+    return cut(
+        graph_module,
+        _parameters(graph_module, named),
+        unit_getter(named),
+        tangents if is_backward else None,
+        frozenset(n for n in graph_module.graph.nodes if n.target is call_token),
+        tile.owner if tile is not None else {},
+        frozenset(tile.tiles) if tile is not None else frozenset(),
+    )
 
 
 def unit_getter(named: tuple[Input, ...]) -> Callable[[torch.fx.Node], str | None]:

@@ -6,22 +6,22 @@ belong to no unit, or to several:
   that no region hands on an alias of a gathered parameter and equal layers stay equal;
 * nodes that need no parameter (in backward: no tangent) sink into the one region that uses them; those that several
   regions share go to a prologue, or, when they hang on saved activations, to the first region that uses them;
-* random nodes keep their order, or the random stream would change.
+* random nodes keep their order, or the random stream would change;
+* a tile of a matmul (`tile.py`) is a region in which nothing else is computed, so that equal tiles stay equal.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.fx
 
 from zcompiler.capture.aliases import storage_roots
-from zcompiler.torch_compat import dynamo_position, is_random, seed_lookup_targets
-
-PROLOGUE = 0
+from zcompiler.capture.pieces import Joined, Piece, described, is_boundary
+from zcompiler.capture.ranks import PROLOGUE, made_at, place_free, visit
+from zcompiler.torch_compat import is_random
 
 CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
 _VIEWS = frozenset(
@@ -47,17 +47,20 @@ class CutRegion:
 @dataclass(frozen=True)
 class Cut:
     """A graph as regions. `results` are the graph's outputs: names, or a constant that is no node; `roots` leads from
-    a region output that is a view to what made its storage, an input or a node with an entry in `fakes`."""
+    a region output that is a view to what made its storage, an input or a node with an entry in `fakes`. `pieces` are
+    inputs of regions that are parts of other values, `joins` values that are put together of outputs of regions."""
 
     inputs: tuple[str, ...]
     regions: tuple[CutRegion, ...]
     results: tuple[object, ...]
     fakes: dict[str, object]  # name -> the node's fake tensor (or symbolic int), for inputs and region outputs
     roots: dict[str, str] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    joins: dict[str, Joined] = field(default_factory=dict)
 
     def without_graphs(self) -> Cut:
         """Only the names. The graphs of a deep model and their fake tensors take a hundred megabytes."""
-        return Cut(self.inputs, (), self.results, {})
+        return Cut(self.inputs, (), self.results, {}, pieces=self.pieces, joins=self.joins)
 
 
 def is_parameter_view(node: torch.fx.Node) -> bool:
@@ -71,19 +74,24 @@ def cut(
     unit_of: Callable[[torch.fx.Node], str | None],
     anchors: Sequence[torch.fx.Node] | None = None,
     skip: frozenset[torch.fx.Node] = frozenset(),
+    tiles: Mapping[torch.fx.Node, str] | None = None,
+    rows: frozenset[torch.fx.Node] = frozenset(),
 ) -> Cut:
     """Cut `graph_module` at units.
 
     `parameters` are the placeholders that hold parameters; `anchors` the placeholders whose dependents are the real
     work of this phase (forward: the parameters, the default; backward: the tangents); `skip` nodes that the caller
-    makes itself.
+    makes itself; `tiles` the nodes of tiles, each with its tile's name; `rows` placeholders that are rows of a
+    parameter, and no inputs of the graph.
     """
+    tiles = tiles or {}
+    parameters |= rows
     nodes = [n for n in graph_module.graph.nodes if n.op in ("call_function", "get_attr") and n not in skip]
     repeated = _repeated(nodes, parameters)
-    core = _core(nodes, parameters if anchors is None else frozenset(anchors), repeated)
-    ranks, units = _visit(nodes, core, repeated, unit_of)
-    _place_free(nodes, ranks, repeated, parameters, graph_module)
-    return _build(graph_module, nodes, ranks, units, repeated, skip)
+    core = _core(nodes, parameters if anchors is None else frozenset(anchors) | rows, repeated, tiles)
+    ranks, units = visit(nodes, core, repeated, unit_of, tiles)
+    place_free(nodes, ranks, repeated, parameters, graph_module, tiles)
+    return _build(graph_module, nodes, ranks, units, repeated, skip, rows)
 
 
 def _repeated(nodes: list[torch.fx.Node], parameters: frozenset[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -91,6 +99,8 @@ def _repeated(nodes: list[torch.fx.Node], parameters: frozenset[torch.fx.Node]) 
     chosen: set[torch.fx.Node] = set()
     for node in nodes:
         inputs = node.all_input_nodes
+        if any(is_boundary(user) for user in node.users):
+            continue  # to be made in one place: others take pieces of it
         if not inputs:
             if not is_random(node):
                 chosen.add(node)
@@ -110,104 +120,20 @@ def _small(node: torch.fx.Node) -> bool:
 
 
 def _core(
-    nodes: list[torch.fx.Node], anchors: frozenset[torch.fx.Node], repeated: set[torch.fx.Node]
+    nodes: list[torch.fx.Node],
+    anchors: frozenset[torch.fx.Node],
+    repeated: set[torch.fx.Node],
+    tiles: Mapping[torch.fx.Node, str],
 ) -> set[torch.fx.Node]:
-    """The nodes that depend on an anchor, and the random ones: they stay in program order."""
+    """The nodes that depend on an anchor, the random ones, and those of tiles: they stay in program order."""
     core: set[torch.fx.Node] = set()
     for node in nodes:
         if node in repeated:
             if any(i in anchors or i in core for i in node.all_input_nodes):
                 core.add(node)
-        elif is_random(node) or any(i in anchors or i in core for i in node.all_input_nodes):
+        elif node in tiles or is_random(node) or any(i in anchors or i in core for i in node.all_input_nodes):
             core.add(node)
     return core
-
-
-def _visit(
-    nodes: list[torch.fx.Node],
-    core: set[torch.fx.Node],
-    repeated: set[torch.fx.Node],
-    unit_of: Callable[[torch.fx.Node], str | None],
-) -> tuple[dict[torch.fx.Node, int], list[str]]:
-    """A rank for each core node, and the unit of each rank. Rank 0 is the prologue."""
-    ranks: dict[torch.fx.Node, int] = {}
-    units: list[str | None] = ["prologue"]
-    latest: dict[str, int] = {}
-    last_random = PROLOGUE
-    for node in nodes:
-        if node not in core or node in repeated:
-            continue
-        floor = max((ranks.get(i, PROLOGUE) for i in node.all_input_nodes), default=PROLOGUE)
-        if node.target is operator.getitem:
-            ranks[node] = floor
-            continue
-        if is_random(node):
-            floor = max(floor, last_random)
-        unit = unit_of(node)
-        if unit is None:
-            if floor == PROLOGUE:
-                # Work before any unit: it opens a region whose unit is named by the first node that has one.
-                if len(units) == 1:
-                    units.append(None)
-                floor = 1
-            rank = floor
-        elif latest.get(unit, PROLOGUE) >= max(floor, 1):
-            rank = latest[unit]
-        elif units[-1] is None:
-            rank = len(units) - 1
-            units[rank] = unit
-            latest[unit] = rank
-        else:
-            units.append(unit)
-            rank = latest[unit] = len(units) - 1
-        ranks[node] = rank
-        if is_random(node):
-            last_random = rank
-    return ranks, [unit or "whole" for unit in units]
-
-
-def _place_free(
-    nodes: list[torch.fx.Node],
-    ranks: dict[torch.fx.Node, int],
-    repeated: set[torch.fx.Node],
-    parameters: frozenset[torch.fx.Node],
-    graph_module: torch.fx.GraphModule,
-) -> None:
-    """Give the nodes that no anchor reaches a rank: that of their users, where they can."""
-    placeholders = graph_module.graph.find_nodes(op="placeholder")
-    heavy = {n for n in placeholders if n in parameters or dynamo_position(n) is None}
-    for node in nodes:
-        if any(i in heavy for i in node.all_input_nodes):
-            heavy.add(node)
-    pinned = seed_lookup_targets()
-    for node in reversed(nodes):
-        if node in ranks or node in repeated:
-            continue
-        wanted = sorted({r for user in node.users for r in _ranks_of(user, ranks, repeated)})
-        if not wanted or node.target in pinned or (len(wanted) > 1 and node not in heavy):
-            ranks[node] = PROLOGUE
-        else:
-            ranks[node] = wanted[0]
-    for node in nodes:  # what a node is made of may not come after it; a getitem goes with its tuple
-        if node in repeated:
-            continue
-        if node.target is operator.getitem:
-            ranks[node] = ranks[node.args[0]]  # type: ignore[index]
-        else:
-            ranks[node] = max([ranks[node], *(r for i in node.all_input_nodes for r in _made_at(i, ranks, repeated))])
-
-
-def _ranks_of(user: torch.fx.Node, ranks: dict[torch.fx.Node, int], repeated: set[torch.fx.Node]) -> set[int]:
-    """Where a user computes; a repeated user computes wherever it is used; the graph's output counts as nowhere."""
-    if user in repeated:
-        return {r for u in user.users for r in _ranks_of(u, ranks, repeated)}
-    return {ranks[user]} if user in ranks else set()
-
-
-def _made_at(node: torch.fx.Node, ranks: dict[torch.fx.Node, int], repeated: set[torch.fx.Node]) -> set[int]:
-    if node in repeated:
-        return {r for i in node.all_input_nodes for r in _made_at(i, ranks, repeated)}
-    return {ranks[node]} if node in ranks else set()
 
 
 def _build(
@@ -217,6 +143,7 @@ def _build(
     units: list[str],
     repeated: set[torch.fx.Node],
     skip: frozenset[torch.fx.Node],
+    rows: frozenset[torch.fx.Node],
 ) -> Cut:
     output = next(iter(graph_module.graph.find_nodes(op="output")))
     results = tuple(output.args[0])
@@ -226,12 +153,14 @@ def _build(
     home = dict(ranks)
     for node in nodes:
         if node in repeated and node in handed_out:
-            home[node] = max(_made_at(node, ranks, repeated), default=PROLOGUE)
+            home[node] = max(made_at(node, ranks, repeated), default=PROLOGUE)
     members: list[list[torch.fx.Node]] = [[] for _ in units]
     for rank, chosen in enumerate(_members(nodes, home, repeated, len(units))):
         members[rank] = chosen
     regions: list[CutRegion] = []
-    fakes: dict[str, object] = {n.name: n.meta.get("val") for n in (*placeholders, *skip)}
+    pieces, joins = described(nodes)
+    outside = [n for n in nodes if is_boundary(n)]
+    fakes: dict[str, object] = {n.name: n.meta.get("val") for n in (*placeholders, *skip, *outside)}
     made_by = storage_roots(nodes)
     roots: dict[str, str] = {}
     for rank, chosen in enumerate(members):
@@ -252,7 +181,8 @@ def _build(
         fakes.update((n.name, n.meta.get("val")) for n in (*outputs, *views.values()))
         regions.append(_region(graph_module, units[rank], chosen, outputs))
     names = tuple(n.name if isinstance(n, torch.fx.Node) else n for n in results)
-    return Cut(tuple(n.name for n in placeholders), tuple(regions), names, fakes, roots)
+    inputs = tuple(n.name for n in placeholders if n not in rows)
+    return Cut(inputs, tuple(regions), names, fakes, roots, pieces, joins)
 
 
 def _members(
@@ -261,7 +191,8 @@ def _members(
     """The nodes of each rank in graph order, with the repeated nodes each rank needs."""
     wanted: list[set[torch.fx.Node]] = [set() for _ in range(count)]
     for node, rank in home.items():
-        wanted[rank].add(node)
+        if not is_boundary(node):
+            wanted[rank].add(node)
     for chosen in wanted:
         stack = list(chosen)
         while stack:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,7 +12,10 @@ from runtime_ext.call import Call, settle
 from runtime_ext.executor import Executor
 from runtime_ext.interface import Buffer, Event, Segment
 from zcompiler.analyse.buckets import Bucket
+from zcompiler.capture.pieces import Joined, Piece
+from zcompiler.layout import ALIGNMENT
 from zcompiler.lower.holdings import Holdings, address
+from zcompiler.lower.parts import Whole, cut_from, used
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.lower.regions import Boxed
 from zcompiler.lower.saved import SavedLayout, lay_out
@@ -68,20 +71,24 @@ class GradientHome:
 
 @dataclass(frozen=True, slots=True)
 class LoweredRegion:
-    """A region ready to run. All names are the graph's local ones: `last` are the inputs that no later region wants,
-    `results` the outputs that go to the caller."""
+    """A region ready to run. All names are the graph's local ones: `last` are the values that no later region wants,
+    `results` the outputs, and what is put together of outputs, that go to the caller; `pieces` are the inputs that are
+    pieces of values, `parts` the outputs that are parts, and of what."""
 
     run: Boxed
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     last: frozenset[str]
     results: frozenset[str]
+    pieces: Mapping[str, Piece] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, Joined]] = field(default_factory=dict)
 
 
 class GraphCall(Call):
     """From a forward to the end of its backward. `env` holds, under value names, what the schedule brought to buffers;
     `tensors` holds activations, under the local names of the phase; `saved` those of which the store has the bytes,
-    as long as the call lives, since a retained graph may run its backward again."""
+    as long as the call lives, since a retained graph may run its backward again; `wholes` what is being put together of
+    parts, by local name."""
 
     def __init__(self, graph: CompiledGraph, executor: Executor, schedule: Schedule) -> None:
         super().__init__(executor, schedule, lag=graph.lag)
@@ -92,12 +99,14 @@ class GraphCall(Call):
         self.tensors: dict[str, Any] = {}
         self.saved: dict[str, tuple[Ranges, SavedLayout]] = {}
         self.results: dict[str, Any] = {}  # what goes to the caller, by local name
+        self.wholes: dict[str, Whole] = {}
+        self.stored_wholes: dict[str, GradientHome] = {}
         self.names = PhaseNames()
         self.holdings = Holdings()
 
     def begin(self, names: PhaseNames, live: dict[int, torch.Tensor], phase: str) -> None:
         """Start a phase: `live` are the parameters by Dynamo position. New ones are taken over here."""
-        self.names, self.live = names, live
+        self.names, self.live, self.wholes = names, live, {}
         self.lag = 0 if phase == "fwd" else self.graph.lag
         self.graph.residence.admit([live[p] for bucket in self.graph.buckets for p in bucket.positions])
         for bucket in self.graph.buckets:
@@ -110,6 +119,7 @@ class GraphCall(Call):
         self.holdings.clear()
         self.results = {}
         self.gradients = {}
+        self.stored_wholes = {}
 
     def abandon(self) -> BaseException | None:
         """As for any call; but what is done stays known, for a retained graph may run its backward again. So do writes
@@ -160,15 +170,20 @@ class GraphCall(Call):
         for local in lowered.inputs:
             if local in self.names.slots:
                 arguments.append(self._parameter(*self.names.slots[local], borrowed))
-            elif local in self.tensors:
-                arguments.append(self.take(local) if local in lowered.last else self.tensors[local])
             else:
-                arguments.append(self._brought_back(local))
+                name = used(local, lowered.pieces)
+                held: Any = self.tensors[name] if name in self.tensors else self._brought_back(name)
+                arguments.append(cut_from(held, lowered.pieces[local]) if local in lowered.pieces else held)
+                del held
+        for local in lowered.last & self.tensors.keys():
+            self.take(local)
         made = lowered.run(arguments)
         grads: dict[str, dict[int, torch.Tensor]] = {}
         for local, result in zip(lowered.outputs, made, strict=True):
             result = self._own(local, result, local in lowered.results)
-            if local in self.names.grads:
+            if local in lowered.parts:
+                self._add_part(lowered, local, result)
+            elif local in self.names.grads:
                 value, slot = self.names.grads[local]
                 grads.setdefault(value, {})[slot] = result
             else:
@@ -178,10 +193,50 @@ class GraphCall(Call):
                 self.holdings.add(result)
         for buffer in borrowed.values():
             buffer.free()
-        self.graph.measured(self._held(), self.holdings.freed())
+        parts = sum(m.nbytes for local, m in zip(lowered.outputs, made, strict=True) if local in lowered.parts)
+        self.graph.measured(self._held() + parts, self.holdings.freed())
         for value, tensors in grads.items():
             if value in self.graph.stored_gradients:
                 self._store(value, tensors)
+
+    def _add_part(self, lowered: LoweredRegion, local: str, part: torch.Tensor) -> None:
+        """Put a part in its place in the whole, before the next is made."""
+        name, joined = lowered.parts[local]
+        value = self.names.grads[local][0] if local in self.names.grads else self.names.values[name]
+        if value in self.graph.stored_gradients:
+            self._store_part(value, name, part)
+            return
+        whole = self.wholes.get(name)
+        if whole is None:
+            whole = self.wholes[name] = Whole(joined)
+        self.holdings.drop(whole.tensor)
+        is_last = whole.add(local, part)
+        self.holdings.add(whole.tensor)
+        if not is_last:
+            return
+        del self.wholes[name]
+        if local not in self.names.grads:
+            self.holdings.drop(whole.tensor)
+            self.put(name, whole.tensor)
+        if name in lowered.results:
+            self.results[name] = whole.tensor
+            self.holdings.add(whole.tensor)
+
+    def _store_part(self, value: str, name: str, part: torch.Tensor) -> None:
+        """Hand a tile's gradient to the store, to its place in the one of the parameter."""
+        bucket = self.graph.bucket[self.graph.stored_gradients[value]]
+        assert bucket.tile is not None
+        if name not in self.stored_wholes:
+            live = {0: self.live[bucket.positions[0]]}
+            home = self.graph.residence.gradients(bucket, f"{bucket.rests_as}:grad", live)
+            self.stored_wholes[name] = home
+            self.results[name] = home.tensors[0]
+        padded = -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+        ranges = self.stored_wholes[name].ranges.part(value, bucket.tile.first * part.element_size(), padded)
+        self.gradients[value] = GradientHome(ranges, {}, {})
+        buffer = self.alloc(value, padded, form=self.graph.gradient_form)
+        target = torch.frombuffer(buffer.array, dtype=torch.uint8, count=part.nbytes)
+        target.view(part.dtype).view(part.shape).copy_(part)
 
     def _offload(self, values: Sequence[str]) -> None:
         """Copy activations to buffers that the schedule writes, and hand out stand-ins, so that autograd keeps none."""
@@ -237,13 +292,15 @@ class GraphCall(Call):
         live = self.live[bucket.positions[slot]]
         if self.located.get(bucket_name) is None:
             self.graph.residence.settled(bucket_name)
+            assert bucket.tile is None
             return live
         buffer = self.env.get(bucket_name) or borrowed.get(bucket_name)
         if buffer is None:
             buffer = borrowed[bucket_name] = self._gather_now(bucket_name)
         array = buffer.array  # type: ignore[attr-defined]
         flat = torch.frombuffer(array, dtype=torch.uint8, count=bucket.sizes[slot], offset=bucket.offsets[slot])
-        return flat.view(bucket.low or live.dtype).as_strided(live.shape, live.stride())
+        shape = live.shape if bucket.tile is None else (bucket.tile.length, *live.shape[1:])
+        return flat.view(bucket.low or live.dtype).as_strided(shape, live.stride())
 
     def _gather_now(self, bucket_name: str) -> Buffer:
         """A second backward through the same graph finds what the first one released, and a graph planned for another

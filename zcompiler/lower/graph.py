@@ -17,6 +17,7 @@ from zcompiler.analyse.buckets import Bucket
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
 from zcompiler.lower.call import GraphCall, LoweredRegion, Residence
+from zcompiler.lower.parts import parts_in, pieces_in, used
 from zcompiler.lower.ranges import Ranges
 from zcompiler.lower.regions import RegionCompiler
 from zcompiler.plan.step import PhaseNames, Step
@@ -107,10 +108,14 @@ class CompiledGraph:
         lowered: dict[str, LoweredRegion] = {}
         for title, region in reversed(list(zip(names.regions, cut.regions, strict=True))):
             run = self.compiler.compile(region.module, self.compute, is_backward=is_backward, is_inference=is_inference)
-            last = frozenset(n for n in region.inputs if n in names.values and n not in seen)
-            seen.update(region.inputs)
-            handed_out = frozenset(n for n in region.outputs if n in results)
-            lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out)
+            pieces, parts = pieces_in(cut, region), parts_in(cut, region)
+            inputs = [used(n, pieces) for n in region.inputs]
+            last = frozenset(n for n in inputs if n in names.values and n not in seen)
+            seen.update(inputs)
+            handed_out = frozenset(
+                n for n in (*region.outputs, *(whole for whole, _ in parts.values())) if n in results
+            )
+            lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out, pieces, parts)
         self.regions.update(reversed(lowered.items()))
         # Autograd has handed these over already: nothing runs.
         self.regions.update({title: LoweredRegion(list, (), (), frozenset(), frozenset()) for title in names.given})

@@ -33,6 +33,11 @@ class Ranges:
     def write(self, source: np.ndarray, start: int = 0) -> Work:
         return self._work("write", source)
 
+    def part(self, name: str, start: int, nbytes: int) -> Ranges:
+        """`nbytes` from `start` on, of what is one range."""
+        (whole,) = self.ranges
+        return Ranges(name, [Range(whole.segment, whole.start + start, nbytes)])
+
     def _work(self, verb: str, array: np.ndarray) -> Work:
         pieces: list = []
         at = 0

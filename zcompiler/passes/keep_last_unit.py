@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import ClassVar
 
 import torch.fx
@@ -10,14 +11,14 @@ import torch.fx
 from zcompiler.passes.base import Facts, Pass
 from zcompiler.passes.keeping import gathered, keep
 from zcompiler.schedule.graph import region_nodes, value_of
-from zcompiler.schedule.words import phase_of
+from zcompiler.schedule.words import phase_of, tiled_matmul
 
 
 @dataclass(frozen=True)
 class KeepLastUnit(Pass):
     """A parameter that the last forward region to gather any gathers, and the first backward region to gather any
     again, is not released in between and not gathered again, if the compute tier has room for it at every op in
-    between; else left alone."""
+    between; else left alone. The tiles of one matmul count as one region."""
 
     name: ClassVar[str] = "keep-last-unit"
     after: ClassVar[tuple[str, ...]] = ("gather-params", "release-params", "offload-activations")
@@ -25,12 +26,20 @@ class KeepLastUnit(Pass):
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         gathering = [(r, list(gathered(graph, nodes))) for r, nodes in region_nodes(graph)]
-        forward = [copies for r, copies in gathering if phase_of(r) == "fwd" and copies]
-        backward = [copies for r, copies in gathering if phase_of(r) == "bwd" and copies]
+        forward = [(r, copies) for r, copies in gathering if phase_of(r) == "fwd" and copies]
+        backward = [(r, copies) for r, copies in gathering if phase_of(r) == "bwd" and copies]
         if not forward or not backward:
             return
-        again = {value_of(copy): copy for copy in backward[0]}
-        for kept in forward[-1]:
-            copy = again.get(value_of(kept))
-            if copy is not None:
-                keep(graph, facts, kept, copy)
+        again = {value_of(copy): copy for copies in _first(backward) for copy in copies}
+        for copies in _first(forward[::-1]):
+            for kept in copies:
+                copy = again.get(value_of(kept))
+                if copy is not None:
+                    keep(graph, facts, kept, copy)
+
+
+def _first(regions: list[tuple[str, list[torch.fx.Node]]]) -> list[list[torch.fx.Node]]:
+    """What the first of the regions gathers, and the other tiles right behind it."""
+    family = tiled_matmul(regions[0][0])
+    others = takewhile(lambda region: family is not None and tiled_matmul(region[0]) == family, regions[1:])
+    return [copies for _, copies in (regions[0], *others)]

@@ -26,9 +26,11 @@ _KIND_OF = {"params": "param", "grads": "grad", "optimizer": "state"}
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The outcome: a placement, and for each kind a sentence with the numbers behind it."""
+    """The outcome: a placement, the bytes that an op of it holds at most by this account, and for each kind a sentence
+    with the numbers behind it."""
 
     placement: Placement
+    most: int
     reasons: tuple[str, ...]
 
 
@@ -43,9 +45,24 @@ class _Item:
     more: NDArray[np.int64]
 
 
-def moves_saved(late: bool) -> dict[str, int]:
-    """How many moves of its bytes a step makes less for a kind of state that is held."""
-    return {"params": 3 if late else 4, "grads": 2, "optimizer": 2}
+class _Moves:
+    """How many moves of its bytes a step makes less when a bucket's kind of state is held."""
+
+    def __init__(self, schedule: Schedule, late: bool) -> None:
+        params = {v.name for v in schedule.values if v.kind == "param"}
+        reads = [
+            params.intersection(op.reads)
+            for region, op in schedule.ops()
+            if op.kind == "run" and phase_of(region.name) == "fwd"
+        ]
+        self._kept_over = next((read for read in reversed(reads) if read), set())
+        self._late = late
+
+    def saved(self, kind: str, bucket: str) -> int:
+        if kind != "params":
+            return 2
+        # The last unit of forward is the first of backward, and is kept from one to the other.
+        return (3 if self._late else 4) - (bucket in self._kept_over)
 
 
 def hold_what_fits(
@@ -56,18 +73,21 @@ def hold_what_fits(
     limit: int,
     update_room: int,
     late: bool,
+    slack: int = 0,
 ) -> Held:
     """Move units of `free` (kind -> buckets that the planner may choose for, in the order of use) from their home in
     the store to the compute tier, as long as no op holds more than `limit` bytes.
 
     `schedule` is the placed one behind its passes, `gradients` maps its gradient values to buckets. `update_room`:
     bytes that an update takes beside what rests in memory. A `late` one goes on during the next forward, where the
-    gradients in memory are held until it comes to them.
+    gradients in memory are held until it comes to them. `slack`: bytes by which this account is known to be too high
+    (the buffers through which something moved are not needed once it is held).
     """
     compute = schedule.compute_tier.name
     sizes = state_bytes(schedule, gradients)
     resting = sum(resting_bytes(schedule, placement, gradients).values())
-    room = _Room(schedule, limit, resting + update_room, beside_forward=update_room if late else 0)
+    moves = _Moves(schedule, late)
+    room = _Room(schedule, limit, slack, resting + update_room, beside_forward=update_room if late else 0)
     reasons, left = [], []
     for kind in ORDER:
         candidates = [b for b in free.get(kind, ()) if sizes.get((kind, b))]
@@ -76,7 +96,7 @@ def hold_what_fits(
         for bucket in sorted(candidates, key=lambda b: -sizes[kind, b]):
             size = sizes[kind, bucket]
             more = _held_more(schedule, kind, bucket, gradients, size)
-            item = _Item(kind, bucket, size, moves_saved(late)[kind] * size, more)
+            item = _Item(kind, bucket, size, moves.saved(kind, bucket) * size, more)
             if (over := room.take(item)) is None:
                 held += size
             else:
@@ -94,19 +114,25 @@ def hold_what_fits(
     chosen = dict(placement)
     for item in room.held:
         chosen[item.bucket] = replace(chosen[item.bucket], **{item.kind: compute})
-    return Held(chosen, tuple(reasons))
+    return Held(chosen, room.most(), tuple(reasons))
 
 
 class _Room:
     """The limit, and what is held within it at each op and when the optimizer steps."""
 
-    def __init__(self, schedule: Schedule, limit: int, update: int, beside_forward: int) -> None:
+    def __init__(self, schedule: Schedule, limit: int, slack: int, update: int, beside_forward: int) -> None:
         """`update` bytes are held when the optimizer steps; `beside_forward`: for an update that goes on then."""
         self._ops = list(schedule.ops())
         self._limit, self._update = limit, update
-        self._during = memory(schedule).during[schedule.compute_tier.name].copy()
-        self._during[[phase_of(region.name) == "fwd" for region, _ in self._ops]] += beside_forward
+        self._spare = np.zeros(len(self._ops), dtype=np.int64)
+        self._spare[[phase_of(region.name) == "fwd" for region, _ in self._ops]] = beside_forward
+        self._during = memory(schedule).during[schedule.compute_tier.name] + self._spare - slack
+        self._spare -= slack
         self.held: list[_Item] = []
+
+    def most(self) -> int:
+        """Bytes that an op holds at most, without what is spared for others."""
+        return int((self._during - self._spare).max(initial=0))
 
     def take(self, item: _Item) -> str | None:
         """Hold it, if there is room; otherwise what would go over the limit, in words."""
@@ -148,8 +174,8 @@ def bytes_moved(schedule: Schedule, placement: Placement, gradients: Mapping[str
     """About what a step moves for model states that do not rest in the compute tier: holding would save as much."""
     compute = schedule.compute_tier.name
     sizes = state_bytes(schedule, gradients)
-    moves = moves_saved(late)
-    return sum(moves[kind] * n for (kind, b), n in sizes.items() if getattr(placement[b], kind) != compute)
+    moves = _Moves(schedule, late)
+    return sum(moves.saved(kind, b) * n for (kind, b), n in sizes.items() if getattr(placement[b], kind) != compute)
 
 
 def resting_bytes(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> dict[tuple[str, str], int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from zcompiler.errors import DoesNotFit
 from zcompiler.options import Options
@@ -28,8 +29,8 @@ MIB = 1 << 20
 # moves that what could be held instead would be a good part of it.
 ROOM = 1 / 12
 MOVED_BY_ROOM = 40
-# What is taken back into memory frees the buffers through which it moved, which may make room for more.
-ROUNDS = 5
+# In which the planner corrects its account of what a choice holds.
+ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Question:
     """What is to be placed. `bare` gives the schedule before any pass for a placement; `buckets` are in the order of
     use; `gradients` maps gradient values to buckets; `fixed` are the homes, by bucket and kind, that earlier graphs
     chose; `taken` the bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay
-    in memory."""
+    in memory; `stored` the buckets that hold the same parameters in parts, which rest in the store as one."""
 
     bare: Callable[[Placement], Schedule]
     buckets: Sequence[str]
@@ -45,6 +46,7 @@ class Question:
     fixed: Mapping[str, Mapping[str, str]]
     taken: int = 0
     fixed_activations: Sequence[str] = ()
+    stored: frozenset[str] = frozenset()
 
 
 def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
@@ -68,15 +70,9 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
             reasons.append(f"not {text}, {format_bytes(most - options.memory)} over the limit")
             tried.append((most, where, placement))
             continue
-        why = [f"{text} of {format_bytes(options.memory)}"]
-        for _ in range(ROUNDS):
-            held = _with_what_fits(asked, options, store, placement, schedule)
-            if held.placement == placement:
-                break
-            why += held.reasons
-            placement = held.placement
-            spec = pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False)
-            schedule = evaluate(asked.bare(placement), spec)
+        rewritten = partial(_rewritten, asked, compute, offloaded, evaluate)
+        placement, why = _with_what_fits(asked, options, store, placement, schedule, rewritten)
+        why.insert(0, f"{text} of {format_bytes(options.memory)}")
         found.append((bytes_moved(schedule, placement, asked.gradients, options.late), placement, why))
         if found[-1][0] == 0:
             break
@@ -95,15 +91,57 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
     return Plan(placement, prefetch, pipeline, peaks, min(least), tuple(reasons))
 
 
-def _with_what_fits(asked: Question, options: Options, store: str, placement: Placement, schedule: Schedule) -> Held:
-    """The placement with what has room in memory taken back into it, as far as the planner may choose."""
-    free = {kind: [b for b in asked.buckets if _is_free(kind, b, asked, options, placement, store)] for kind in KINDS}
+def _rewritten(asked: Question, compute: str, offloaded: str, evaluate: Evaluate, placement: Placement) -> Schedule:
+    return evaluate(asked.bare(placement), pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False))
+
+
+def _with_what_fits(
+    asked: Question,
+    options: Options,
+    store: str,
+    first: Placement,
+    schedule: Schedule,
+    rewritten: Callable[[Placement], Schedule],
+) -> tuple[Placement, list[str]]:
+    """The placement with what has room in memory taken back into it, as far as the planner may choose, and why.
+
+    What is taken back frees the buffers through which it moved, which may make room for more. So once a choice is made,
+    it is asked what it really holds, and the next choice counts with the difference; what is then left over is filled.
+    """
+    compute, limit = schedule.compute_tier.name, options.memory - asked.taken
+    placement, reasons = first, []
+
+    def choose(start: Placement, schedule: Schedule, slack: int) -> Held:
+        free = {k: [b for b in asked.buckets if _is_free(k, b, asked, options, start, store)] for k in KINDS}
+        room = _update_room(schedule, placement, asked, options)
+        return hold_what_fits(schedule, start, free, asked.gradients, limit, room, options.late, slack)
+
+    def most(found: Schedule, placement: Placement) -> int:
+        return max(peak(found)[compute][0], _update_needs(found, placement, asked.gradients))
+
+    slack = fitted = 0
+    for _ in range(ROUNDS):
+        held = choose(first, schedule, slack)
+        if held.placement == placement:
+            break
+        found = rewritten(held.placement)
+        if most(found, held.placement) > limit:
+            slack = (slack + fitted) // 2
+            continue
+        placement, reasons, fitted = held.placement, list(held.reasons), slack
+        slack = held.most - peak(found)[compute][0]
+    held = choose(placement, rewritten(placement), 0)
+    if held.placement != placement and most(rewritten(held.placement), held.placement) <= limit:
+        placement, reasons = held.placement, [*reasons, *held.reasons]
+    return placement, reasons
+
+
+def _update_room(schedule: Schedule, placement: Placement, asked: Question, options: Options) -> int:
+    """Bytes of buffers for an update of what moves: enough to keep the disk busy, or what it cannot do without."""
     needs = _update_needs(schedule, placement, asked.gradients)
     needs -= sum(resting_bytes(schedule, placement, asked.gradients).values())
-    room = min(ROOM * options.memory, bytes_moved(schedule, placement, asked.gradients, options.late) / MOVED_BY_ROOM)
-    return hold_what_fits(
-        schedule, placement, free, asked.gradients, options.memory - asked.taken, max(int(room), needs), options.late
-    )
+    moved = bytes_moved(schedule, placement, asked.gradients, options.late)
+    return max(int(min(ROOM * options.memory, moved / MOVED_BY_ROOM)), needs)
 
 
 def _uniform(asked: Question, options: Options, compute: str, store: str) -> list[Placement]:
@@ -118,6 +156,8 @@ def _uniform(asked: Question, options: Options, compute: str, store: str) -> lis
                 kind: _tier(home, compute, store) if home != "auto" else (store if kind in moved else compute)
                 for kind, home in forced.items()
             }
+            if bucket in asked.stored:
+                homes["params"] = store
             placement[bucket] = Homes(**{**homes, **asked.fixed.get(bucket, {})})
         if placement not in found:
             found.append(placement)
@@ -126,6 +166,7 @@ def _uniform(asked: Question, options: Options, compute: str, store: str) -> lis
 
 def _is_free(kind: str, bucket: str, asked: Question, options: Options, placement: Placement, store: str) -> bool:
     chosen = getattr(options.place, kind) == "auto" and kind not in asked.fixed.get(bucket, {})
+    chosen = chosen and bucket not in asked.stored
     return chosen and getattr(placement[bucket], kind) == store
 
 

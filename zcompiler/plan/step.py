@@ -12,6 +12,7 @@ from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
 from zcompiler.machine.work import Work
 from zcompiler.plan.plan import Placement
+from zcompiler.plan.room import more_to_sum, with_releases, with_room_for_parts, with_room_for_stored_gradients
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 
 
@@ -40,15 +41,16 @@ class Step:
 
     `works` has the work of each run, by the name of what it runs, which passes keep wherever they put the run. `saved`
     has the local names under which backward gets each activation; those in `fixed` are no bytes that can be moved and
-    put together again, or go back to the caller as they are.
+    put together again, or go back to the caller as they are. `parts` are the gradients of tiles.
     """
 
     schedule: Schedule
     forward: PhaseNames
     backward: PhaseNames | None
-    works: Mapping[str, Work]
+    works: Mapping[str, Work] = field(default_factory=dict)
     saved: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
+    parts: frozenset[str] = frozenset()
 
     @property
     def gradients(self) -> dict[str, str]:
@@ -65,7 +67,11 @@ class Step:
         compute = self.schedule.compute_tier.name
         stored = frozenset(v for v, bucket in self.gradients.items() if placement[bucket].grads != compute)
         schedule = replace(self.schedule, values=values)
-        return replace(self, schedule=_with_room_for_stored_gradients(schedule, stored) if stored else schedule)
+        if stored:
+            schedule = with_room_for_stored_gradients(schedule, stored)
+        if self.parts - stored:
+            schedule = with_room_for_parts(schedule, self.parts - stored)
+        return replace(self, schedule=schedule)
 
 
 def bare_step(
@@ -98,8 +104,11 @@ class _Builder:
         self.works: dict[str, Work] = {}
         self.name, self.captured, self.buckets, self.tiers, self.states = name, captured, buckets, tiers, states
         self.compute = next(t.name for t in tiers if t.compute)
-        self.bucket_slot = {p: (b, i) for b in buckets for i, p in enumerate(b.positions)}
+        self.bucket_slot = {p: (b, i) for b in reversed(buckets) for i, p in enumerate(b.positions)}
+        self.bucket_slot |= {p: (b, i) for b in buckets if b.tile is None for i, p in enumerate(b.positions)}
+        self.tile_bucket = {b.tile: b for b in buckets if b.tile is not None}
         self.values: dict[str, Value] = {}
+        self.parts: list[str] = []
         self.regions: list[Region] = []
 
     def build(self) -> Step:
@@ -123,7 +132,9 @@ class _Builder:
                     size = self.states[bucket.name]
                     self._add(Value(f"{bucket.name}:state", "state", bucket.resting, size, home=self.compute))
         schedule = Schedule(self.name, self.tiers, tuple(self.values.values()), tuple(self.regions))
-        return Step(_with_releases(schedule), forward, backward, self.works, *self._saved(forward))
+        return Step(
+            with_releases(schedule), forward, backward, self.works, *self._saved(forward), frozenset(self.parts)
+        )
 
     def _saved(self, forward: PhaseNames) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
         saved: dict[str, tuple[str, ...]] = {}
@@ -146,6 +157,8 @@ class _Builder:
         return name
 
     def _inputs(self, cut: Cut, names: PhaseNames, known: dict[str, str] | None = None) -> None:
+        for local in {n for region in cut.regions for n in region.inputs if n in self.captured.tiles}:
+            names.slots[local] = (self.tile_bucket[self.captured.tiles[local]].name, 0)
         for local in cut.inputs:
             parameter = self.captured.parameter(local)
             if parameter is not None:
@@ -184,12 +197,23 @@ class _Builder:
         A sparse one is no part of its bucket: it has not its parameter's bytes, so it stays an output in memory.
         """
         made = {out: i for i, region in enumerate(backward.regions) for out in region.outputs}
+        tiles: dict[tuple[int | None, int], Bucket] = {(t.position, t.index): b for t, b in self.tile_bucket.items()}
         groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for primal, local in zip(self.captured.forward.inputs, backward.results, strict=False):
             position = self.captured.positions.get(primal)
             if not isinstance(local, str) or local in names.grads or not is_strided(backward.fakes.get(local)):
                 continue
-            if local in made and position in self.bucket_slot:
+            if local in backward.joins and (position, 0) in tiles:
+                for i, part in enumerate(backward.joins[local].parts):
+                    bucket = tiles[position, i]
+                    value = self._add(
+                        Value(f"{bucket.name}:grad", "grad", bucket.resting, bucket.whole, home=self.compute)
+                    )
+                    self.parts.append(value)
+                    names.grads[part] = (value, 0)
+                    names.buckets[value] = bucket.name
+                names.grads[local] = ("", 0)
+            elif local in made and position in self.bucket_slot:
                 bucket, slot = self.bucket_slot[position]
                 groups.setdefault((bucket.name, made[local]), []).append((local, slot))
                 names.grads[local] = ("", slot)
@@ -198,10 +222,11 @@ class _Builder:
             bucket = by_name[name]
             whole = (
                 bucket.whole
-                if len(members) == len(bucket.positions)
+                if len(members) == len(bucket.positions) and bucket.tile is None
                 else sum(nbytes(backward.fakes[local]) for local, _ in members)
             )
-            value = self._add(Value(f"{name}:grad", "grad", bucket.resting, whole, home=self.compute))
+            title = f"{bucket.tile.name if bucket.tile else name}:grad"
+            value = self._add(Value(title, "grad", bucket.resting, whole, home=self.compute))
             names.buckets[value] = name
             for local, slot in members:
                 names.grads[local] = (value, slot)
@@ -210,53 +235,47 @@ class _Builder:
         region_names: list[str] = []
         storages: dict[str, str] = {}  # the local name that made a storage -> its value
         handed_out = {cut.roots.get(n, n) for n in outputs}
+        joined = {part: whole for whole, join in cut.joins.items() for part in join.parts}
         for region in cut.regions:
             reads: dict[str, None] = {}
             for local in region.inputs:
+                local = cut.pieces[local].whole if local in cut.pieces else local
                 if local in names.slots:
                     reads[names.slots[local][0]] = None
                 elif local in names.values:
                     reads[names.values[local]] = None
             writes: dict[str, None] = {}
+            put_together = 0
             for local in region.outputs:
                 if local in names.grads:
                     writes[names.grads[local][0]] = None
                     continue
+                if (whole := joined.get(local)) is not None:
+                    put_together += nbytes(cut.fakes[local]) + more_to_sum(cut, whole)
+                    local = whole
                 root = cut.roots.get(local, local)
                 root = local if root in names.slots else root  # no region hands on a view of what it gathered
                 value = storages.get(root) or names.values.get(root)
-                if value is None or (local in outputs and self.values[value].kind == "act"):
+                if value is None or (whole is None and local in outputs and self.values[value].kind == "act"):
                     fake, kind = cut.fakes[root], "output" if root in handed_out else "act"
                     new = self._add(Value(local, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
                     if value is None:
                         storages[root] = new
                     value = new
                     writes[value] = None
+                elif whole is not None:
+                    writes[value] = None
                 names.values[local] = value
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
-            self.works[title] = work_of(region.module, self.fused)
+            work = work_of(region.module, self.fused)
+            self.works[title] = replace(work, moved=work.moved + 2 * put_together)
             run = Op(
                 "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
-                work=working_memory(region.module),
+                work=working_memory(region.module) + put_together,
             )  # fmt: skip
             self.regions.append(Region(title, (run,)))
         return replace(names, regions=tuple(region_names))
-
-
-def _with_room_for_stored_gradients(schedule: Schedule, stored: frozenset[str]) -> Schedule:
-    """A region's gradients are copied to the buffers they are written from, while those before may still be on their
-    way: that much more is held while it runs."""
-    size = {v.name: v.nbytes for v in schedule.values if v.name in stored}
-    largest = max(size.values(), default=0)
-    regions = []
-    for region in schedule.regions:
-        ops = []
-        for op in region.ops:
-            made = sum(size.get(name, 0) for name in op.writes)
-            ops.append(replace(op, work=op.work + made + largest) if made else op)
-        regions.append(replace(region, ops=tuple(ops)))
-    return replace(schedule, regions=tuple(regions))
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:
@@ -265,25 +284,3 @@ def _unique(name: str, taken: Iterable[str]) -> str:
         count += 1
         candidate = f"{name}:{count}"
     return candidate
-
-
-def _with_releases(schedule: Schedule) -> Schedule:
-    """Release each activation right after the last run that touches it."""
-    last: dict[str, tuple[int, int]] = {}
-    for r, region in enumerate(schedule.regions):
-        for o, op in enumerate(region.ops):
-            for name in (*op.reads, *op.writes):
-                if schedule.value(name).kind == "act":
-                    last[name] = (r, o)
-    at: dict[tuple[int, int], list[str]] = {}
-    for name, place in last.items():
-        at.setdefault(place, []).append(name)
-    tier = schedule.compute_tier.name
-    regions = []
-    for r, region in enumerate(schedule.regions):
-        ops: list[Op] = []
-        for o, op in enumerate(region.ops):
-            ops.append(op)
-            ops += [Op(op.lane, "release", name, src=tier) for name in sorted(at.get((r, o), ()))]
-        regions.append(Region(region.name, tuple(ops)))
-    return Schedule(schedule.name, schedule.tiers, schedule.values, tuple(regions), schedule.rank, schedule.world)

@@ -47,3 +47,9 @@ MOVES = (
 def phase_of(region: str) -> str:
     """`fwd` of `fwd/l0`."""
     return region.split("/", 1)[0]
+
+
+def tiled_matmul(region: str) -> str | None:
+    """`fwd/l0.up` of `fwd/l0.up/3`, one of its tiles; None of what is no tile."""
+    matmul, _, number = region.rpartition("/")
+    return matmul if number.isdecimal() and matmul != phase_of(region) else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from zcompiler.capture.pieces import Tile
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.model import Schedule
 
@@ -22,7 +24,11 @@ class Dump:
             (self._folder / f"{self._count:02}-{title}.zsched").write_text(str(schedule))
             self._count += 1
 
-    def plan(self, plan: Plan, machine: str) -> None:
+    def plan(self, plan: Plan, machine: str, tiles: Iterable[Tile] = ()) -> None:
         if self._folder is not None:
+            rows: dict[str, list[int]] = {}
+            for tile in set(tiles):
+                rows.setdefault(tile.name, []).append(tile.length)
             lines = [f"machine: {machine}", f"pipeline: {plan.pipeline}", *plan.reasons]
+            lines += [f"{name}: {len(own)} tiles of up to {max(own)} rows" for name, own in sorted(rows.items())]
             (self._folder / "plan.txt").write_text("\n".join(lines) + "\n")

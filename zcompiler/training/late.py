@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +29,16 @@ from zcompiler.training.tensors import flat_over
 if TYPE_CHECKING:
     from zcompiler.training.slices import UpdateCall
 
-Places = dict[Record, int]  # parameters, and at which byte of a buffer each belongs
+
+class Place(NamedTuple):
+    """At which byte of a buffer elements `start` to `stop` of a parameter belong."""
+
+    at: int
+    start: int
+    stop: int
+
+
+Places = dict[Record, Place]
 Read = Callable[[Sequence[Event]], Event]
 
 
@@ -53,9 +61,8 @@ class LateUpdate:
         """`freed` is told of gradients that are no longer needed, in bytes; `computed` when all is updated."""
         self.step, self._freed, self._computed = step, freed, computed
         self._members = {m.record: m for m in members}
-        self._left: Counter[Record] = Counter()  # parts that are still to be updated, by parameter
-        self._untouched = set(self._members)
-        self._landing: dict[Record, list[Event]] = {record: [] for record in self._members}
+        self._left: dict[Record, list[Part]] = {}  # what is still to be updated, by parameter
+        self._landing: dict[Record, list[tuple[Part, Event]]] = {record: [] for record in self._members}
         self._sink: tuple[Places, np.ndarray, torch.dtype | None] | None = None
         self._lock = threading.RLock()
         self._error: BaseException | None = None
@@ -68,7 +75,7 @@ class LateUpdate:
         self._regions = iter([replace(first, ops=first.ops[reads:]), *others])
         for piece in call.parts.values():
             for part in piece:
-                self._left[part.member.record] += 1
+                self._left.setdefault(part.member.record, []).append(part)
         call.executor.run([replace(first, ops=first.ops[:reads])], call)  # the disk need not wait for the forward
         remember_update(self)
         self._at_death = weakref.finalize(optimizer, self.complete)
@@ -92,12 +99,12 @@ class LateUpdate:
         None if the store has them all, or without a buffer.
         """
         with self._lock:
-            direct = buffer is not None and all(record in self._untouched for record in places)
+            direct = buffer is not None and all(self._has_all(record, place) for record, place in places.items())
             if direct:
                 assert buffer is not None
                 self._sink = places, buffer, low
             try:
-                while any(self._left[record] for record in places):
+                while any(self._left_in(record, place) for record, place in places.items()):
                     self._go_on()
             finally:
                 self._sink = None
@@ -136,13 +143,14 @@ class LateUpdate:
 
     def updated(self, part: Part, values: torch.Tensor) -> None:
         """Told by the update of new values, before their buffer goes."""
-        record = part.member.record
-        self._untouched.discard(record)
-        if self._sink is not None and record in self._sink[0]:
-            places, buffer, low = self._sink
-            dtype = low or values.dtype
-            at = places[record] + part.start * dtype.itemsize
-            flat_over(buffer[at : at + values.numel() * dtype.itemsize], dtype).copy_(values)
+        if self._sink is None or (place := self._sink[0].get(part.member.record)) is None:
+            return
+        _, buffer, low = self._sink
+        start, stop, dtype = max(part.start, place.start), min(part.stop, place.stop), low or values.dtype
+        if start < stop:
+            at = place.at + (start - place.start) * dtype.itemsize
+            target = flat_over(buffer[at : at + (stop - start) * dtype.itemsize], dtype)
+            target.copy_(values[start - part.start : stop - part.start])
 
     def _go_on(self) -> None:
         """Update the next sub-group. Ctrl-C waits: the user has interrupted a forward or a look, and the step that went
@@ -167,8 +175,8 @@ class LateUpdate:
         done = (p.member for p in call.parts[name] if p.is_last and p.member.stored_grad is None)
         self._freed(sum(m.p.numel() * m.p.element_size() for m in done))
         for part in call.parts[name]:
-            self._left[part.member.record] -= 1
-            self._landing[part.member.record] += written
+            self._left[part.member.record].remove(part)
+            self._landing[part.member.record] += [(part, event) for event in written]
         if not any(self._left.values()):
             self._computed()
 
@@ -177,8 +185,22 @@ class LateUpdate:
         if call is not None:
             call.close()
 
-    def _landings(self, records: Iterable[Record]) -> list[Event]:
-        return [e for record in records for e in self._landing.get(record, ()) if not e.done()]
+    def _left_in(self, record: Record, place: Place) -> list[Part]:
+        return [p for p in self._left.get(record, ()) if p.start < place.stop and place.start < p.stop]
+
+    def _has_all(self, record: Record, place: Place) -> bool:
+        """Whether nothing of it has been updated yet."""
+        left = self._left_in(record, place)
+        return sum(min(p.stop, place.stop) - max(p.start, place.start) for p in left) == place.stop - place.start
+
+    def _landings(self, places: Places) -> list[Event]:
+        """The writes of it that are on their way."""
+        return [
+            event
+            for record, place in places.items()
+            for part, event in self._landing.get(record, ())
+            if part.start < place.stop and place.start < part.stop and not event.done()
+        ]
 
     def _fail(self, error: BaseException) -> None:
         error.add_note(f"in the update of optimizer step {self.step}, which went on after step() had returned")

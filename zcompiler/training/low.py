@@ -100,11 +100,12 @@ def _make(record: Record, low: LowCopy, dtype: torch.dtype) -> None:
     assert values is not None
     reads, writes = session.runtime.lane("nvme_read"), session.runtime.lane("nvme_write")
     size, ratio = values.sizes[slot], record.dtype.itemsize // dtype.itemsize
-    piece = min(PIECE, _padded(size))
+    most = session.staged(PIECE)
+    piece = min(most, _padded(size))
     source, target = (session.executor.alloc(session.compute_tier, n) for n in (piece, _padded(piece // ratio)))
     try:
-        for at in range(0, size, PIECE):
-            wide = min(PIECE, size - at)
+        for at in range(0, size, most):
+            wide = min(most, size - at)
             narrow = wide // ratio
             reads.submit(values.read(source.array[: _padded(wide)], values.offsets[slot] + at)).wait()
             flat_over(target.array[:narrow], dtype).copy_(flat_over(source.array[:wide], record.dtype))

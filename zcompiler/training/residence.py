@@ -11,6 +11,7 @@ import torch
 
 from runtime_ext.interface import Buffer, Event, Segment
 from zcompiler.analyse.buckets import Bucket
+from zcompiler.capture.pieces import Tile
 from zcompiler.errors import DoesNotFit
 from zcompiler.layout import layout
 from zcompiler.lower.call import GradientHome
@@ -18,7 +19,7 @@ from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.plan.plan import Homes, Placement, describe
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
-from zcompiler.training.late import Read
+from zcompiler.training.late import Place, Read
 from zcompiler.training.low import freshen, low_segment
 from zcompiler.training.registry import forget, record_of, running_updates, settle
 from zcompiler.training.resting import Record, bring_home, take_over
@@ -26,11 +27,20 @@ from zcompiler.training.session import Session
 from zcompiler.training.tensors import over
 
 
-def slot_range(record: Record, segment: Segment) -> Range:
-    """The whole padded slot of a parameter in one of its unit's segments."""
+def slot_range(record: Record, segment: Segment, bucket: Bucket) -> Range:
+    """The padded slot of a parameter in one of its unit's segments, or the rows of it that the bucket holds."""
     start = segment.offsets[record.slot]
+    if bucket.tile is not None:
+        return Range(segment, start + bucket.tile.first * (bucket.low or record.dtype).itemsize, bucket.nbytes)
     following = (*segment.offsets, segment.nbytes)[record.slot + 1]
     return Range(segment, start, following - start)
+
+
+def _place(record: Record, at: int, tile: Tile | None) -> Place:
+    elements = record.shape.numel()
+    if tile is None:
+        return Place(at, 0, elements)
+    return Place(at, tile.first, tile.first + elements // record.shape[0] * tile.length)
 
 
 @dataclass(eq=False)
@@ -90,7 +100,7 @@ class LiveResidence:
         if known is None or [look() for look in known.records] != records:
             ranges = None
             if any(r.unit.parameters is not None for r in records):
-                ranges = Ranges(bucket.name, [slot_range(r, self._stored(r, bucket.low)) for r in records])
+                ranges = Ranges(bucket.name, [slot_range(r, self._stored(r, bucket.low), bucket) for r in records])
             known = self._known[bucket.name] = _Located([weakref.ref(r) for r in records], ranges, bucket)
         if bucket.low is not None:
             freshen(records, bucket.low)
@@ -117,7 +127,8 @@ class LiveResidence:
 
     def begins(self, schedule: Schedule, phase: str, trains: bool) -> None:
         if phase == "fwd" and trains:
-            self.session.uses.note(schedule, {name: known.records for name, known in self._known.items()})
+            parts = [name for name, known in self._known.items() if known.bucket.tile is not None]
+            self.session.uses.note(schedule, {name: known.records for name, known in self._known.items()}, parts)
         if running_updates() and not self.session.uses.expected(schedule):
             settle()  # the plan did not count on both
         for update in list(running_updates()) if phase == "bwd" else ():
@@ -141,8 +152,8 @@ class LiveResidence:
     def _bring(self, bucket: str, buffer: np.ndarray | None = None, read: Read | None = None) -> Event | None:
         known = self._known[bucket]
         for update in list(running_updates()):
-            records = [look() for look in known.records]
-            places = {r: at for r, at in zip(records, known.bucket.offsets, strict=True) if r is not None}
+            found = zip((look() for look in known.records), known.bucket.offsets, strict=True)
+            places = {r: _place(r, at, known.bucket.tile) for r, at in found if r is not None}
             event = update.bring(places, buffer, read, known.bucket.low)
             if event is not None:
                 return event
@@ -153,7 +164,7 @@ class LiveResidence:
         if record is None or self._wants(record, homes):
             # Those of the bucket that nobody knows yet become a unit together.
             new = [q for q in parameters if (r := record_of(q)) is None or self._wants(r, homes)]
-            take_over(self.session, bucket.name.partition(":")[0], new, homes, self.trains)
+            take_over(self.session, bucket.rests_as, new, homes, self.trains)
             record = record_of(p)
         assert record is not None
         return record

@@ -45,6 +45,9 @@ _KEPT = 32 << 20
 _TRIM_AFTER = 96 << 20
 
 
+_LEAST_STAGED = 64 << 10
+
+
 class Session:
     """What models compiled with the same options share. Lives as long as a graph or a parameter needs it."""
 
@@ -71,6 +74,7 @@ class Session:
         self.units: weakref.WeakSet[Unit] = weakref.WeakSet()
         self._update_key: Hashable = None
         self.frames: set[int] = set()  # those of which it has a graph for observed parameters
+        self.tiled: set[str] = set()  # the globs of option `tile` that fitted some parameter
         self.graphs = 0
         self.steps = 0
         self.peak = 0
@@ -134,9 +138,13 @@ class Session:
         self.ledger.open(segment)
         return segment
 
+    def staged(self, most: int) -> int:
+        """How many bytes to move at once in a buffer outside any plan: `most`, or less under a small limit."""
+        return min(most, max(_LEAST_STAGED, self.options.memory // 8 // _LEAST_STAGED * _LEAST_STAGED))
+
     def write_now(self, segment: Segment, slots: Sequence[torch.Tensor]) -> None:
         """Write raw bytes to the slots from the first on, in pieces, and wait. Moves no more memory than a piece."""
-        piece = 16 << 20
+        piece = self.staged(16 << 20)
         lane = self.runtime.lane("nvme_write")
         alignment = self.store().alignment
         buffer = self.executor.alloc(self.compute_tier, min(piece, segment.nbytes) or alignment)
