@@ -45,10 +45,11 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> CtrlC:
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """The handler is the one that was there before."""
-    before = signal.getsignal(signal.SIGINT)
+    """Python's own, as a shell has SIGINT ignored in what it runs in the background; it is there afterwards, too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
 
 
 def forward(side: Side) -> Any:

@@ -60,7 +60,7 @@ def calibrated_file(environ: Mapping[str, str]) -> Path:
 def tiers_here(nvme: Path) -> tuple[Memory, ...]:
     """All memory of this machine, and the free space of the disk that holds `nvme` or would hold it once made, both in
     whole mebibytes."""
-    while not nvme.exists():
+    while not os.path.exists(nvme):  # which, unlike a Path, has an answer for every path: the store refuses bad ones
         nvme = nvme.parent
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = shutil.disk_usage(nvme).free
