@@ -20,8 +20,7 @@ from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.schedule.words import phase_of
 
-ORDER = KINDS
-_KIND_OF = {"params": "param", "grads": "grad", "optimizer": "state"}
+_KIND_OF = {"param": "params", "grad": "grads", "state": "optimizer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def hold_what_fits(
     moves = _Moves(schedule, late)
     room = _Room(schedule, limit, slack, resting + update_room, beside_forward=update_room if late else 0)
     reasons, left = [], []
-    for kind in ORDER:
+    for kind in KINDS:
         candidates = [b for b in free.get(kind, ()) if sizes.get((kind, b))]
         held, first_not = 0, ""
         # Large ones first: small ones fit into what is left. Equal ones stay in the order of use.
@@ -110,7 +109,7 @@ def hold_what_fits(
         if gone := room.exchange(item):
             names = ", ".join(f"{i.kind} of {i.bucket}" for i in gone)
             saved = format_bytes(item.saved - sum(i.saved for i in gone))
-            reasons.append(f"{item.kind} of {item.bucket} held instead of {names or 'nothing'}: moves {saved} less")
+            reasons.append(f"{item.kind} of {item.bucket} held instead of {names}: moves {saved} less")
     chosen = dict(placement)
     for item in room.held:
         chosen[item.bucket] = replace(chosen[item.bucket], **{item.kind: compute})
@@ -189,8 +188,7 @@ def state_bytes(schedule: Schedule, gradients: Mapping[str, str]) -> dict[tuple[
     """The model states' bytes by kind of Homes and bucket."""
     found: dict[tuple[str, str], int] = {}
     for value in schedule.values:
-        kind = next((k for k, v in _KIND_OF.items() if v == value.kind), None)
-        if kind is not None:
+        if (kind := _KIND_OF.get(value.kind)) is not None:
             bucket = _bucket(value.name, kind, gradients)
             found[kind, bucket] = found.get((kind, bucket), 0) + value.nbytes
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from zcompiler.errors import DoesNotFit
 from zcompiler.options import Options
@@ -55,11 +54,16 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
     least: list[int] = []
     tried: list[tuple[int, str, Placement]] = []
     found: list[tuple[int, Placement, list[str]]] = []
-    for placement in _uniform(asked, options, compute, store):
-        bare = asked.bare(placement)
-        offloaded = offloaded_activations(bare, options.activations, store, asked.fixed_activations)
-        trains = any(region.phase == "bwd" for region in bare.regions)
-        schedule = evaluate(bare, pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False))
+    starts = _uniform(asked, options, compute, store)
+    bare = asked.bare(starts[0])
+    offloaded = offloaded_activations(bare, options.activations, store, asked.fixed_activations)
+
+    def rewritten(placement: Placement) -> Schedule:
+        spec = pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False)
+        return evaluate(asked.bare(placement), spec)
+
+    for placement in starts:
+        schedule = rewritten(placement)
         most, where = peak(schedule)[compute]
         if (update := _update_needs(schedule, placement, asked.gradients)) > most:
             most, where = update, "the optimizer step"
@@ -70,16 +74,16 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
             reasons.append(f"not {text}, {format_bytes(most - options.memory)} over the limit")
             tried.append((most, where, placement))
             continue
-        rewritten = partial(_rewritten, asked, compute, offloaded, evaluate)
         placement, why = _with_what_fits(asked, options, store, placement, schedule, rewritten)
         why.insert(0, f"{text} of {format_bytes(options.memory)}")
         found.append((bytes_moved(schedule, placement, asked.gradients, options.late), placement, why))
         if found[-1][0] == 0:
             break
     if not found:
+        trains = any(region.phase == "bwd" for region in bare.regions)
         raise _refusal(tried, options, store, asked.taken, trains)
     _, placement, why = min(found, key=lambda f: f[0])
-    prefetch = _prefetch(options, asked.bare(placement), placement)
+    prefetch = _prefetch(options, bare, placement)
     pipeline = pipeline_of(placement, asked.gradients, compute, prefetch, offloaded)
     peaks = {tier: size for tier, (size, _) in peak(evaluate(asked.bare(placement), pipeline)).items()}
     reasons += [
@@ -89,10 +93,6 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
         f"activations {options.activations}: as asked",
     ]
     return Plan(placement, prefetch, pipeline, peaks, min(least), tuple(reasons))
-
-
-def _rewritten(asked: Question, compute: str, offloaded: str, evaluate: Evaluate, placement: Placement) -> Schedule:
-    return evaluate(asked.bare(placement), pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False))
 
 
 def _with_what_fits(
@@ -109,7 +109,7 @@ def _with_what_fits(
     it is asked what it really holds, and the next choice counts with the difference; what is then left over is filled.
     """
     compute, limit = schedule.compute_tier.name, options.memory - asked.taken
-    placement, reasons = first, []
+    placement, after, reasons = first, schedule, []
 
     def choose(start: Placement, schedule: Schedule, slack: int) -> Held:
         free = {k: [b for b in asked.buckets if _is_free(k, b, asked, options, start, store)] for k in KINDS}
@@ -128,9 +128,9 @@ def _with_what_fits(
         if most(found, held.placement) > limit:
             slack = (slack + fitted) // 2
             continue
-        placement, reasons, fitted = held.placement, list(held.reasons), slack
+        placement, after, reasons, fitted = held.placement, found, list(held.reasons), slack
         slack = held.most - peak(found)[compute][0]
-    held = choose(placement, rewritten(placement), 0)
+    held = choose(placement, after, 0)
     if held.placement != placement and most(rewritten(held.placement), held.placement) <= limit:
         placement, reasons = held.placement, [*reasons, *held.reasons]
     return placement, reasons
