@@ -8,6 +8,7 @@ saves more instead of what saves less.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -85,7 +86,7 @@ def hold_what_fits(
     compute = schedule.compute_tier.name
     sizes = state_bytes(schedule, gradients)
     resting = sum(resting_bytes(schedule, placement, gradients).values())
-    moves = _Moves(schedule, late)
+    moves, account = _Moves(schedule, late), _Account(schedule, gradients)
     room = _Room(schedule, limit, slack, resting + update_room, beside_forward=update_room if late else 0)
     reasons, left = [], []
     for kind in KINDS:
@@ -94,7 +95,7 @@ def hold_what_fits(
         # Large ones first: small ones fit into what is left. Equal ones stay in the order of use.
         for bucket in sorted(candidates, key=lambda b: -sizes[kind, b]):
             size = sizes[kind, bucket]
-            more = _held_more(schedule, kind, bucket, gradients, size)
+            more = account.held_more(kind, bucket, size)
             item = _Item(kind, bucket, size, moves.saved(kind, bucket) * size, more)
             if (over := room.take(item)) is None:
                 held += size
@@ -200,28 +201,40 @@ def _bucket(value: str, kind: str, gradients: Mapping[str, str]) -> str:
     return value.removesuffix(":state") if kind == "optimizer" else value
 
 
-def _held_more(
-    schedule: Schedule, kind: str, bucket: str, gradients: Mapping[str, str], size: int
-) -> NDArray[np.int64]:
-    """Bytes that each op holds more when the unit rests in the compute tier."""
-    count = sum(len(region.ops) for region in schedule.regions)
-    more = np.zeros(count, dtype=np.int64)
-    if kind != "grads":
-        more += size
-    if kind == "optimizer":
+class _Account:
+    """What each op holds more when a unit rests in the compute tier, from one walk through the schedule."""
+
+    def __init__(self, schedule: Schedule, gradients: Mapping[str, str]) -> None:
+        nbytes = {v.name: v.nbytes for v in schedule.values}
+        self._gathered: dict[str, list[tuple[int, int]]] = {}  # bucket -> the ops at which a copy is there anyway
+        self._stored: dict[str, list[tuple[int, int]]] = {}  # bucket -> after which op bytes of its gradient go
+        self._read: dict[str, int] = {}  # bucket -> the first run of forward that reads it
+        self._runs: list[int] = []  # those of forward, and the one behind them
+        since: dict[str, int] = {}
+        in_forward, i = True, -1
+        for i, (region, op) in enumerate(schedule.ops()):
+            if op.kind == "run" and in_forward:
+                in_forward = phase_of(region.name) == "fwd"
+                self._runs.append(i)
+                for name in op.reads if in_forward else ():
+                    self._read.setdefault(name, i)
+            elif op.kind == "read":
+                since[op.value] = i
+            elif op.kind == "release" and op.value in gradients:
+                self._stored.setdefault(gradients[op.value], []).append((i + 1, nbytes[op.value]))
+            elif op.kind == "release" and op.value in since:
+                self._gathered.setdefault(op.value, []).append((since.pop(op.value), i + 1))
+        self._count = i + 1
+
+    def held_more(self, kind: str, bucket: str, size: int) -> NDArray[np.int64]:
+        more = np.full(self._count, 0 if kind == "grads" else size, dtype=np.int64)
+        if kind == "params":
+            for start, stop in self._gathered.get(bucket, ()):
+                more[start:stop] -= size
+        elif kind == "grads":
+            # The gradient of the step before waits for its update, which comes before the first use.
+            waits = bisect_right(self._runs, self._read.get(bucket, self._count))
+            more[self._runs[:waits]] += size
+            for start, nbytes in self._stored.get(bucket, ()):
+                more[start:] += nbytes
         return more
-    live: dict[str, int] = {}  # value -> the op since which a copy is there
-    waits = True  # the gradient of the step before, for its update
-    nbytes = {v.name: v.nbytes for v in schedule.values}
-    for i, (region, op) in enumerate(schedule.ops()):
-        if kind == "params" and op.value == bucket:
-            if op.kind == "read":
-                live[bucket] = i
-            elif op.kind == "release":
-                more[live.pop(bucket, 0) : i + 1] -= size
-        elif kind == "grads" and waits and op.kind == "run":
-            waits = phase_of(region.name) == "fwd" and bucket not in op.reads
-            more[i] += size
-        elif kind == "grads" and op.kind == "release" and gradients.get(op.value) == bucket:
-            more[i + 1 :] += nbytes[op.value]
-    return more
