@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from runtime_ext.nvme.checks import MEMORY_FILE_SYSTEMS, file_system
+from tests.failing import failing  # noqa: F401 (a fixture)
 
 # Small tensors: more threads only wait for one another, and several tests may run at once. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -130,6 +130,13 @@ def seed_lookup_targets() -> frozenset[Any]:
     return frozenset({torch.ops.prims.inductor_lookup_seed.default, prims.lookup_seed})
 
 
+def inductor_decompositions() -> Any:
+    """The operators that Inductor wants taken apart before it sees a graph, and into what."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()
+
+
 def compile_through_aot(
     graph_module: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -143,9 +150,7 @@ def compile_through_aot(
     """Run AOTAutograd with our stages. Mutations stay outside the graph, where they reach the user's own tensors."""
     kwargs: dict[str, Any] = {}
     if inductor:
-        from torch._inductor.decomposition import select_decomp_table
-
-        kwargs["decompositions"] = select_decomp_table()
+        kwargs["decompositions"] = inductor_decompositions()
     backend = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from zcompiler.analyse.work import work_of
 from zcompiler.machine.work import Matmul, Work
+from zcompiler.torch_compat import inductor_decompositions
 from zcompiler.training.registry import records_of
 
 F = torch.nn.functional
@@ -20,7 +20,7 @@ F = torch.nn.functional
 def graph(
     function: Callable, *inputs: torch.Tensor, decomposed: bool = False, mode: str = "fake"
 ) -> torch.fx.GraphModule:
-    table = select_decomp_table() if decomposed else None
+    table = inductor_decompositions() if decomposed else None
     return make_fx(function, tracing_mode=mode, decomposition_table=table)(*inputs)
 
 

@@ -123,6 +123,8 @@ def failing_store(*arguments: Any) -> None:
 def test_a_disk_that_was_named_must_do(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match="does not exist"):
         calibrate(nvme=tmp_path / "gone", output=tmp_path / "box.toml")
+    with pytest.raises(StoreError, match="cannot be looked at"):
+        calibrate(nvme=tmp_path / ("x" * 300), output=tmp_path / "box.toml")
     monkeypatch.setattr(command, "Stored", failing_store)
     with pytest.raises(StoreError, match="no space here"):
         calibrate(nvme=disk, output=tmp_path / "box.toml")
@@ -171,8 +173,14 @@ def test_the_command_hands_over_what_was_asked(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(command, "calibrate", lambda **arguments: asked.update(arguments))
     result = CliRunner().invoke(app, ["calibrate", "--nvme", "/disk", "--output", str(tmp_path / "a"), "--json"])
     assert result.exit_code == 0
-    assert (asked["nvme"], asked["output"], asked["as_json"]) == (Path("/disk"), tmp_path / "a", True)
+    assert (asked["nvme"], asked["output"], asked["as_json"]) == ("/disk", tmp_path / "a", True)
     assert asked["effort"] == Effort()
+
+
+def test_no_name_is_no_name_for_the_current_folder() -> None:
+    result = CliRunner().invoke(app, ["calibrate", "--nvme", ""])
+    assert result.exit_code != 0
+    assert "option \"nvme\" cannot be ''" in result.output + str(result.exception)
 
 
 def test_the_median_is_taken_over_rounds_of_everything() -> None:

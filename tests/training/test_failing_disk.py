@@ -6,46 +6,17 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from runtime_ext.nvme import NvmeStore
 from runtime_ext.nvme.checks import StoreError
-from runtime_ext.nvme.files import Syscalls
+from tests.failing import Disk
 from tests.right.twins import ALL_ON_NVME, assert_equal, copied, gradients, with_zinf
 from tests.training.looks import held_files, in_use
 from tests.training.pair import DATA, Side, adamw, pair
-
-
-@dataclass
-class Disk:
-    """The calls of a store. The next transfers of the kind named in `fails` move less than was wanted."""
-
-    fails: set[str] = field(default_factory=set)
-
-    def preadv(self, descriptor: int, buffers: Any, offset: int) -> int:
-        if "read" in self.fails:
-            return os.preadv(descriptor, [buffers[0][:512]], offset)
-        return os.preadv(descriptor, buffers, offset)
-
-    def pwritev(self, descriptor: int, buffers: Any, offset: int) -> int:
-        if "write" in self.fails:
-            return os.pwritev(descriptor, [buffers[0][:512]], offset)
-        return os.pwritev(descriptor, buffers, offset)
-
-
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """Every store made in the test goes through this disk."""
-    disk = Disk()
-    calls = Syscalls(preadv=disk.preadv, pwritev=disk.pwritev)
-    monkeypatch.setattr("zcompiler.training.session.NvmeStore", partial(NvmeStore, calls=calls))
-    return disk
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ def demo(
 
 @app.command()
 def calibrate(
-    nvme: Annotated[Path | None, typer.Option(help="Folder on the disk to measure; zinf's own cache folder.")] = None,
+    nvme: Annotated[str | None, typer.Option(help="Folder on the disk to measure; zinf's own cache folder.")] = None,
     output: Annotated[
         Path | None, typer.Option(help="File to write; zinf/machine.toml in the user's configuration folder.")
     ] = None,

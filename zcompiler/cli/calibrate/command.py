@@ -29,7 +29,7 @@ from zcompiler.options import parse_options
 
 
 def calibrate(
-    *, nvme: Path | None, output: Path | None, as_json: bool, console: Console, errors: Console, effort: Effort
+    *, nvme: str | None, output: Path | None, as_json: bool, console: Console, errors: Console, effort: Effort
 ) -> None:
     """Measure this machine and put the file in place; `console` shows what was found, `errors` progress and notes.
 
@@ -99,12 +99,12 @@ def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 @contextmanager
 def _no_folders_left(path: Path) -> Iterator[None]:
     """Takes away again those folders down to `path` that are missing now, unless something is in them by then."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing = [folder for folder in (path, *path.parents) if not os.path.exists(folder)]
     try:
         yield
     finally:
         for folder in missing:
-            if folder.is_dir() and not any(folder.iterdir()):
+            if os.path.isdir(folder) and not any(folder.iterdir()):
                 folder.rmdir()
 
 
