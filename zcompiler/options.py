@@ -330,7 +330,9 @@ OPTIONS: tuple[Option, ...] = (
         "place",
         'a dict from `"params"`, `"grads"`, `"optimizer"` to `"host"`, `"nvme"` or `"auto"`',
         '`"auto"` for each',
-        "Overrides the planner for one kind of state, to compare placements or to keep a disk free.",
+        "Overrides the planner, which places unit by unit, for one kind of state: to compare placements, or to keep a "
+        "disk free. If your loop looks at gradients (`clip_grad_norm_`, the Trainer's `max_grad_norm`), say "
+        '`{"grads": "host"}`: each look at one on nvme pages it in.',
         _place,
         _always(Place()),
     ),
