@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from zcompiler.plan.update import SMALLEST_SUBGROUP
-from zcompiler.schedule.memory import memory
+from zcompiler.plan.beside import UNLIMITED, RegionRoom, room_in_forward
 from zcompiler.schedule.model import Schedule
-from zcompiler.schedule.words import phase_of
 from zcompiler.training.members import Member
 from zcompiler.training.resting import Record
-
-# While a forward computes, nobody issues the update's next transfers: enough of them must be on their way.
-DEPTH = 2
-LARGEST_LATE = 8 << 20
-_UNLIMITED = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class _Region:
-    left: int  # bytes of the limit that it leaves
-    values: tuple[str, ...]  # what it reads
 
 
 class Uses:
     """The training forwards since the last optimizer step: the next ones are taken to be the same."""
 
     def __init__(self) -> None:
-        self._schedules: dict[str, tuple[Schedule, list[_Region]]] = {}
+        self._schedules: dict[str, tuple[Schedule, list[RegionRoom]]] = {}
         self._forwards: dict[str, Mapping[str, Sequence[weakref.ref[Record]]]] = {}
         self._parts: set[str] = set()
         self._expected: frozenset[str] = frozenset()
@@ -45,7 +31,7 @@ class Uses:
             self._forwards, self._over = {}, False
         known = self._schedules.get(schedule.name)
         if known is None or known[0] is not schedule:
-            self._schedules[schedule.name] = schedule, _regions(schedule)
+            self._schedules[schedule.name] = schedule, room_in_forward(schedule)
         self._forwards.setdefault(schedule.name, records)
 
     def expected(self, schedule: Schedule) -> bool:
@@ -85,29 +71,8 @@ class Uses:
             if m.stored_grad is None:
                 last = min(whole.get(m.record, len(left)), rows.get(m.record, len(left)))
                 waiting[last] += m.p.numel() * m.p.element_size()
-        room, held = _UNLIMITED if left else 0, sum(waiting)
+        room, held = UNLIMITED if left else 0, sum(waiting)
         for at, bytes_left in enumerate(left):
             held -= waiting[at]
             room = min(room, bytes_left - held)
         return order, room
-
-
-def late_bytes(room: int, most: int, bytes_per_param_byte: float, tail: int) -> int:
-    """Bytes of parameters in a sub-group such that one of them, DEPTH that are read and DEPTH that are written, and the
-    optimizer's temporaries, fit in `room`; at most `most`, and 0 when not even the smallest fits."""
-    each = int(room / ((1 + 2 * DEPTH) * bytes_per_param_byte + tail))
-    size = min(most, LARGEST_LATE, each // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
-    return max(0, size)
-
-
-def _regions(schedule: Schedule) -> list[_Region]:
-    tier = schedule.compute_tier
-    during = iter(memory(schedule).during[tier.name])
-    limit = tier.budget if tier.budget is not None else _UNLIMITED
-    found = []
-    for region in schedule.regions:
-        peak = max((int(next(during)) for _ in region.ops), default=0)
-        if phase_of(region.name) == "fwd":
-            reads = tuple(value for op in region.ops if op.kind == "run" for value in op.reads)
-            found.append(_Region(limit - peak, reads))
-    return found

@@ -10,6 +10,7 @@ import torch
 
 from zcompiler.analyse.sizes import short_name
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
+from zcompiler.plan.beside import DEPTH, late_bytes
 from zcompiler.plan.plan import describe
 from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
 from zcompiler.schedule.model import Schedule
@@ -18,7 +19,6 @@ from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.late import LateUpdate
 from zcompiler.training.low import asked_for, begin_update, doubt
 from zcompiler.training.members import Member, Part, pieces_of, stored_gradient
-from zcompiler.training.ordering import DEPTH, late_bytes
 from zcompiler.training.outside import seen_from_outside
 from zcompiler.training.registry import record_of
 from zcompiler.training.resting import Unit
