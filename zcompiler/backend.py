@@ -193,7 +193,17 @@ class _Building:
 
         def plan(fixed: dict[str, dict[str, str]]) -> Plan:
             bare, names = lambda p: form.placed(p).schedule, tuple(fixed)
-            asked = Question(bare, names, form.step.gradients, fixed, taken, form.step.fixed, stored)
+            asked = Question(
+                bare,
+                names,
+                form.step.gradients,
+                fixed,
+                taken,
+                form.step.fixed,
+                stored,
+                session.machine.machine,
+                form.step.works,
+            )
             return make_plan(asked, options, session.compute_tier, session.store_tier, _evaluate)
 
         if known == final or form.captured.low or stored:  # neither a copy nor a tile is used of what is in memory

@@ -11,7 +11,14 @@ class ZinfError(RuntimeError):
 
 
 class DoesNotFit(ZinfError):
-    """No plan stays inside the memory limit; the message says the smallest limit that would do."""
+    """No plan stays inside the memory limit; the message says the smallest limit that would do, `least`, in bytes."""
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
+
+    def __reduce__(self) -> tuple[type[DoesNotFit], tuple[str, int]]:
+        return type(self), (str(self), self.least)
 
 
 def did_you_mean(word: object, words: Iterable[str]) -> str:

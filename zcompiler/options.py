@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from zcompiler.quantities import SIZES, meant, parse_quantity
 HOMES = ("host", "nvme", "auto")
 COMPUTE = ("inductor", "eager")
 MACHINES = ("laptop", "h200-server", "dgx-2")  # descriptions that are shipped
-ACTIVATIONS = ("keep", "nvme", "recompute", "recompute+nvme")
+ACTIVATIONS = ("auto", "keep", "nvme", "recompute", "recompute+nvme")
 
 # The elementwise classes of torch.optim and the states, each of its parameter's shape and dtype, that they keep with
 # their default settings; what other settings add is known once the real optimizer is seen.
@@ -55,12 +56,12 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Activations:
     """What becomes of what a unit's forward makes and backward wants: (glob over units, choice), the first that
-    matches; "keep" where none does."""
+    matches; "keep" where none does. "auto" leaves it to the planner."""
 
     rules: tuple[tuple[str, str], ...] = ()
 
     def of(self, unit: str) -> str:
-        return next((choice for glob, choice in self.rules if fnmatchcase(unit, glob)), "keep")
+        return next((choice for units, choice in self.rules if fnmatchcase(unit, units)), "keep")
 
     @property
     def offload(self) -> bool:
@@ -73,8 +74,21 @@ class Activations:
     def offloads(self, unit: str) -> bool:
         return self.of(unit).endswith("nvme")
 
+    def resolved(self, chosen: Mapping[str, str]) -> Activations:
+        """The same with these choices, by unit, and "keep" for what else was left to the planner."""
+        decided = tuple((units, choice) for units, choice in self.rules if choice != "auto")
+        own = tuple((glob.escape(unit), choice) for unit, choice in chosen.items() if decided or choice != "keep")
+        return Activations((*own, *decided))
+
     def __str__(self) -> str:
-        return ", ".join(f"{choice} in {glob}" for glob, choice in self.rules) or "keep"
+        by_choice: dict[str, list[str]] = {}
+        for units, choice in self.rules:
+            by_choice.setdefault(choice, []).append(units)
+        texts = []
+        for choice, names in by_choice.items():
+            few = ", ".join(names) if len(names) < 4 else f"{len(names)} units from {names[0]} to {names[-1]}"
+            texts.append(f"{choice} in {few}")
+        return "; ".join(texts) or "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +284,20 @@ def _activations(where: str, value: object) -> Activations:
     read = _one_of(ACTIVATIONS)
     if not isinstance(value, Mapping):
         return Activations((("*", choice),) if (choice := read(where, value)) != "keep" else ())
-    for glob in value:
-        if not isinstance(glob, str) or not glob:
-            _refuse(f"a key of {where}", glob, 'a unit or a glob over units, such as "layers.*"')
-    return Activations(tuple((glob, read(f'{where}["{glob}"]', choice)) for glob, choice in value.items()))
+    for units in value:
+        if not isinstance(units, str) or not units:
+            _refuse(f"a key of {where}", units, 'a unit or a glob over units, such as "layers.*"')
+    return Activations(tuple((units, read(f'{where}["{units}"]', choice)) for units, choice in value.items()))
 
 
 def _tile(where: str, value: object) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, Mapping):
         _refuse(where, value, 'a dict such as {"layers.*.mlp": 4} from names or globs to whole numbers')
-    for glob, factor in value.items():
-        if not isinstance(glob, str) or not glob:
-            _refuse(f"a key of {where}", glob, 'the name of a parameter or module, or a glob, such as "layers.*.mlp"')
+    for names, factor in value.items():
+        if not isinstance(names, str) or not names:
+            _refuse(f"a key of {where}", names, 'the name of a parameter or module, or a glob, such as "layers.*.mlp"')
         if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
-            _refuse(f'{where}["{glob}"]', factor, "a whole number from 1 on")
+            _refuse(f'{where}["{names}"]', factor, "a whole number from 1 on")
     return tuple(value.items())
 
 
@@ -340,11 +354,11 @@ OPTIONS: tuple[Option, ...] = (
         "activations",
         ", ".join(f'`"{choice}"`' for choice in ACTIVATIONS)
         + ', or a dict from units (globs, the first that matches counts) to these, such as `{"layers.*": "nvme"}`',
-        '`"keep"`',
+        '`"auto"`: kept where nothing has to move, else what makes the shortest step',
         "What backward needs of a forward stays in memory, goes to nvme and comes back, or is computed again from "
         "the input of each unit, which `recompute+nvme` moves, too. activations.md says when to use which.",
         _activations,
-        _always(Activations()),
+        _always(Activations((("*", "auto"),))),
     ),
     Option(
         "prefetch",

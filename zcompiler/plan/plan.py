@@ -41,7 +41,10 @@ def describe(placement: Placement) -> str:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What the passes are told. `prefetch` is in bytes; `peak` gives bytes by tier as the finished schedule needs;
-    `least` is the smallest limit that would have done, as far as the planner tried."""
+    `least` is the smallest limit that would have done, as far as the planner tried. `moved`: about the bytes that a
+    step moves for model states; `saved`: those of activations that forward leaves to backward; `seconds`: what a step
+    takes, where a machine was given.
+    """
 
     placement: Placement
     prefetch: int
@@ -49,6 +52,9 @@ class Plan:
     peak: dict[str, int]
     least: int
     reasons: tuple[str, ...]
+    moved: int = 0
+    saved: int = 0
+    seconds: float | None = None
 
     def uses(self, tier: str) -> bool:
         """Whether anything rests there."""

@@ -7,21 +7,21 @@ that the user has not forced goes, and what fits is taken back in, unit by unit 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zcompiler.errors import DoesNotFit
+from zcompiler.machine.machine import Machine
+from zcompiler.machine.work import Work
 from zcompiler.options import Options
-from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes, state_bytes
+from zcompiler.plan.assumed import Evaluate, assumed_update, update_needs
+from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes
 from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
-from zcompiler.plan.saved import activations_needed_at_once, offloaded_activations
+from zcompiler.plan.price import step_seconds
+from zcompiler.plan.saved import activations_needed_at_once, offloaded_activations, saved_bytes
 from zcompiler.plan.spec import pipeline_of
-from zcompiler.plan.update import OPTIMIZER_WORK, least_bytes
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
-
-# The schedule that a pipeline makes of one.
-Evaluate = Callable[[Schedule, str], Schedule]
 
 MIB = 1 << 20
 # Bytes that stay free of states at rest for the buffers of an update: a part of the limit, and less where so little
@@ -30,6 +30,9 @@ ROOM = 1 / 12
 MOVED_BY_ROOM = 40
 # In which the planner corrects its account of what a choice holds.
 ROUNDS = 6
+# How many times the least prefetch distance is tried, and how near to the best a shorter one is good enough.
+FURTHER = (2, 4)
+WORTH = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Question:
     """What is to be placed. `bare` gives the schedule before any pass for a placement; `buckets` are in the order of
     use; `gradients` maps gradient values to buckets; `fixed` are the homes, by bucket and kind, that earlier graphs
     chose; `taken` the bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay
-    in memory; `stored` the buckets that hold the same parameters in parts, which rest in the store as one."""
+    in memory; `stored` the buckets that hold the same parameters in parts, which rest in the store as one. With a
+    `machine` plans are priced by its time; `works` has what each run asks of it."""
 
     bare: Callable[[Placement], Schedule]
     buckets: Sequence[str]
@@ -46,6 +50,8 @@ class Question:
     taken: int = 0
     fixed_activations: Sequence[str] = ()
     stored: frozenset[str] = frozenset()
+    machine: Machine | None = None
+    works: Mapping[str, Work] = field(default_factory=dict)
 
 
 def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
@@ -65,7 +71,7 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
     for placement in starts:
         schedule = rewritten(placement)
         most, where = peak(schedule)[compute]
-        if (update := _update_needs(schedule, placement, asked.gradients)) > most:
+        if (update := update_needs(schedule, placement, asked.gradients)) > most:
             most, where = update, "the optimizer step"
         most += asked.taken
         least.append(most)
@@ -82,17 +88,34 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
     if not found:
         trains = any(region.phase == "bwd" for region in bare.regions)
         raise _refusal(tried, options, store, asked.taken, trains)
-    _, placement, why = min(found, key=lambda f: f[0])
-    prefetch = _prefetch(options, bare, placement)
-    pipeline = pipeline_of(placement, asked.gradients, compute, prefetch, offloaded)
-    peaks = {tier: size for tier, (size, _) in peak(evaluate(asked.bare(placement), pipeline)).items()}
+    moved, placement, why = min(found, key=lambda f: f[0])
+
+    def finished(prefetch: int) -> _Finished:
+        pipeline = pipeline_of(placement, asked.gradients, compute, prefetch, offloaded)
+        schedule = evaluate(asked.bare(placement), pipeline)
+        return _Finished(prefetch, pipeline, schedule, _seconds(asked, schedule, placement, options, evaluate))
+
+    final, why_prefetch = _best_prefetch(options, bare, placement, finished)
+    peaks = {tier: size for tier, (size, _) in peak(final.schedule).items()}
     reasons += [
         *why,
         f"{describe(placement)}: {format_bytes(peaks[compute] + asked.taken)} with prefetch and what is kept",
-        f"prefetch {format_bytes(prefetch)}: {_why(options)}",
+        f"prefetch {format_bytes(final.prefetch)}: {why_prefetch}",
         f"activations {options.activations}: as asked",
     ]
-    return Plan(placement, prefetch, pipeline, peaks, min(least), tuple(reasons))
+    if final.seconds is not None:
+        reasons.append(f"a step is to take {final.seconds:.3g} s")
+    return Plan(
+        placement,
+        final.prefetch,
+        final.pipeline,
+        peaks,
+        min(least),
+        tuple(reasons),
+        moved,
+        saved_bytes(bare),
+        final.seconds,
+    )
 
 
 def _with_what_fits(
@@ -117,7 +140,7 @@ def _with_what_fits(
         return hold_what_fits(schedule, start, free, asked.gradients, limit, room, options.late, slack)
 
     def most(found: Schedule, placement: Placement) -> int:
-        return max(peak(found)[compute][0], _update_needs(found, placement, asked.gradients))
+        return max(peak(found)[compute][0], update_needs(found, placement, asked.gradients))
 
     slack = fitted = 0
     for _ in range(ROUNDS):
@@ -138,7 +161,7 @@ def _with_what_fits(
 
 def _update_room(schedule: Schedule, placement: Placement, asked: Question, options: Options) -> int:
     """Bytes of buffers for an update of what moves: enough to keep the disk busy, or what it cannot do without."""
-    needs = _update_needs(schedule, placement, asked.gradients)
+    needs = update_needs(schedule, placement, asked.gradients)
     needs -= sum(resting_bytes(schedule, placement, asked.gradients).values())
     moved = bytes_moved(schedule, placement, asked.gradients, options.late)
     return max(int(min(ROOM * options.memory, moved / MOVED_BY_ROOM)), needs)
@@ -174,46 +197,47 @@ def _tier(home: str, compute: str, store: str) -> str:
     return {"host": compute, "nvme": store}[home]
 
 
-def _update_needs(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> int:
-    """The least memory a streamed update takes: what rests in the compute tier, and the smallest buffers."""
-    compute = schedule.compute_tier.name
-    if not gradients or all(h.params == h.optimizer == compute for h in placement.values()):
-        return 0
-    return least_bytes(
-        sum(resting_bytes(schedule, placement, gradients).values()),
-        _moved(schedule, placement, gradients),
-        OPTIMIZER_WORK,
-    )
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """The schedule behind all passes, and what a step of it takes, where a machine was given."""
+
+    prefetch: int
+    pipeline: str
+    schedule: Schedule
+    seconds: float | None
 
 
-def _moved(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> float:
-    """Bytes that an update moves for each byte of parameters, at most."""
-    compute = schedule.compute_tier.name
-    sizes = state_bytes(schedule, gradients)
-    most = 0.0
-    for bucket, homes in placement.items():
-        if not (whole := sizes.get(("grads", bucket))):
-            continue  # what has no gradient is not updated
-        used = sizes["params", bucket]
-        copies = used / whole if used < whole else 0.0  # cast before they are used: written beside the values
-        moved = (homes.params != compute) * (1 + copies) + (homes.grads != compute)
-        most = max(most, moved + (homes.optimizer != compute) * sizes.get(("optimizer", bucket), 0) / whole)
-    return most
-
-
-def _prefetch(options: Options, schedule: Schedule, placement: Placement) -> int:
-    """Enough to read behind the units before it the largest bucket that moves, and the activations of a region. The
-    pass stays inside the limit."""
+def _best_prefetch(
+    options: Options, schedule: Schedule, placement: Placement, finished: Callable[[int], _Finished]
+) -> tuple[_Finished, str]:
+    """How far ahead to read: at least the largest bucket that moves, and the activations of a region, behind the units
+    before it; further where a step gets shorter. The pass stays inside the limit."""
     if options.prefetch != "auto":
-        return int(options.prefetch)
+        return finished(int(options.prefetch)), "as asked"
     compute = schedule.compute_tier.name
     params = (v for v in schedule.values if v.kind == "param")
-    most = max((v.nbytes for v in params if placement[v.name].params != compute), default=0)
-    return most + (activations_needed_at_once(schedule) if options.activations.offload else 0)
+    least = max((v.nbytes for v in params if placement[v.name].params != compute), default=0)
+    least += activations_needed_at_once(schedule) if options.activations.offload else 0
+    first = finished(least)
+    if first.seconds is None or not least:
+        return first, "the largest unit, where the limit leaves room"
+    tried = [(first, first.seconds)]
+    for more in FURTHER:
+        longer = finished(least * more)
+        tried.append((longer, longer.seconds or 0.0))
+    enough = WORTH * min(seconds for _, seconds in tried)
+    best = next(one for one, seconds in tried if seconds <= enough)
+    words = ", ".join(f"{format_bytes(one.prefetch)} {seconds:.3g} s" for one, seconds in tried)
+    return best, f"a step takes, by how far it reads ahead where the limit leaves room: {words}"
 
 
-def _why(options: Options) -> str:
-    return "as asked" if options.prefetch != "auto" else "the largest unit, where the limit leaves room"
+def _seconds(
+    asked: Question, schedule: Schedule, placement: Placement, options: Options, evaluate: Evaluate
+) -> float | None:
+    if asked.machine is None:
+        return None
+    update = assumed_update(schedule, placement, asked.gradients, options.late, evaluate)
+    return step_seconds(schedule, asked.works, update, asked.machine)
 
 
 def _refusal(
@@ -232,5 +256,6 @@ def _refusal(
     others = f", {format_bytes(taken)} of it for what other graphs and models hold" if taken else ""
     return DoesNotFit(
         f"memory={format_bytes(options.memory)} is too small: the least any placement needs is {format_bytes(most)}"
-        f"{others}, at {where} ({describe(placement)}). {remedy}"
+        f"{others}, at {where} ({describe(placement)}). {remedy}",
+        most,
     )

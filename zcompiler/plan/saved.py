@@ -39,6 +39,13 @@ def activations_needed_at_once(schedule: Schedule) -> int:
     return max(needed.values(), default=0)
 
 
+def saved_bytes(schedule: Schedule) -> int:
+    """The bytes of activations that forward leaves to backward."""
+    made = {name for region, op in schedule.ops() if region.phase == "fwd" for name in op.writes}
+    used = {name for region, op in schedule.ops() if region.phase == "bwd" for name in op.reads}
+    return sum(schedule.value(name).nbytes for name in made & used if schedule.value(name).kind == "act")
+
+
 def with_room_for_copies(step: Step) -> Step:
     """The same with room to copy each activation, behind its last run in forward, to the buffer from which it is
     written: one by one, as the other form goes when it is done."""

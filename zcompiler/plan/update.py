@@ -66,7 +66,8 @@ def subgroup_bytes(memory: int, held: int, homes: str, bytes_per_param_byte: flo
         raise DoesNotFit(
             f"memory={format_bytes(memory)} is too small for an optimizer step: {format_bytes(held)} rest in memory "
             f"({homes}) and the smallest sub-group needs {format_bytes(need - held)} of buffers. "
-            f"Set memory to at least {-(-need // (1 << 20))}MiB"
+            f"Set memory to at least {-(-need // (1 << 20))}MiB",
+            need,
         )
     return size
 

@@ -84,7 +84,8 @@ class LiveResidence:
                 f"memory={format_bytes(limit)} is too small for one more model of a form that is compiled already: "
                 f"together with what others hold it needs {format_bytes(most)} ({describe(self.placement)}). "
                 f"Set memory to at least {-(-most >> 20)}MiB, or let more rest on {self.session.store_tier} "
-                "(option place)"
+                "(option place)",
+                most,
             )
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
