@@ -30,7 +30,7 @@ def test_everything_has_a_default() -> None:
             memory=1000,
             nvme=(Path("/home/me/.cache/zinf"),),
             place=Place("auto", "auto", "auto"),
-            activations=Activations(),
+            activations=Activations((("*", "auto"),)),
             prefetch="auto",
             compute="inductor",
             optimizer="AdamW",
@@ -188,7 +188,8 @@ def test_memory_that_cannot_be_told_or_is_not_there_must_be_said() -> None:
 
 
 def test_activations_for_all_units_and_for_some() -> None:
-    assert parse({"activations": "keep"}) == parse({})
+    assert parse({"activations": "keep"}).activations == Activations()
+    assert parse({"activations": "auto"}) == parse({})
     everywhere = parse({"activations": "recompute+nvme"}).activations
     assert everywhere.recomputes("layers.3") and everywhere.offloads("layers.3")
     some = parse({"activations": {"layers.[01]": "nvme", "layers.*": "recompute"}}).activations

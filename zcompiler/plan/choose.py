@@ -8,25 +8,24 @@ from typing import TypeVar
 from zcompiler.errors import DoesNotFit
 from zcompiler.options import Activations
 from zcompiler.plan.plan import Plan
-from zcompiler.schedule.sizes import format_bytes
 
 MOVING = ("nvme", "recompute", "recompute+nvme")
-# Of the parameters' moves a step makes at most so many for each byte that activations leave free.
-MOVES = 3
-# What a choice may win at most, as a part of the bytes that move, to be looked at; and of the time, to be made.
-WORTH_LOOKING = 0.05
-WORTH = 0.03
+WORTH = 0.03  # of a step, for which activations are moved
 
 Made = TypeVar("Made")
 
 
 def choose_activations(
-    asked: Activations, units: Sequence[str], make: Callable[[Activations], tuple[Made, Plan]]
+    asked: Activations,
+    units: Sequence[str],
+    make: Callable[[Activations], tuple[Made, Plan]],
+    without: Callable[[Activations], Plan],
 ) -> tuple[Made, Plan, list[str]]:
     """The best that `make` gives for a choice, its plan, and why. `units` in the order of use.
 
-    All are kept where nothing has to move. Otherwise each choice is tried for all units that the user leaves open, and
-    the best also for half of them, and a quarter more or less: for the first ones, whose activations wait longest.
+    All are kept where nothing has to move, or where a step would hardly be shorter even `without` any activations.
+    Otherwise each choice is tried for all units that the user leaves open, and the best also for half of them, and a
+    quarter more or less: for the first ones, whose activations wait longest.
     Raises what `make` raised, DoesNotFit with the smallest limit, when no choice fits.
     """
     free = [unit for unit in units if asked.of(unit) == "auto"]
@@ -43,28 +42,29 @@ def choose_activations(
             refused.append(refusal)
             words.append(f"{name} does not fit")
             return float("inf")
-        cost = plan.seconds if plan.seconds is not None else float(plan.moved)
-        tried.append((cost, made, plan))
-        words.append(f"{name} {cost:.3g} s" if plan.seconds is not None else f"{name} moves {format_bytes(plan.moved)}")
-        return cost
+        tried.append((_cost(plan), made, plan))
+        words.append(f"{name} {_cost(plan):.3g}")
+        return _cost(plan)
 
     keep = attempt("keep", 0)
     if not free:
         return _found(tried, refused, [])
-    if tried and (why := _not_worth_a_look(tried[0][2])):
-        return _found(tried, refused, [f"activations kept: {why}"])
+    if tried:
+        if not tried[0][2].moved:
+            return _found(tried, refused, ["activations kept: nothing has to move"])
+        at_best = _cost(without(asked.resolved(dict.fromkeys(free, "keep"))))
+        if keep * (1 - WORTH) <= at_best:
+            return _found(tried, refused, [f"activations kept: without any a step takes {at_best:.3g} of {keep:.3g}"])
     costs = {choice: attempt(choice, len(free)) for choice in MOVING}
     best = min(costs, key=lambda choice: costs[choice])
-    if costs[best] < float("inf") and len(free) > 1:
-        half = len(free) // 2
-        quarter = half // 2
-        if quarter:
-            attempt(best, half - quarter if attempt(best, half) <= costs[best] else half + quarter)
-        else:
-            attempt(best, half)
+    half = len(free) // 2
+    if costs[best] < float("inf") and half:
+        attempt(best, half)
+        if quarter := half // 2:
+            attempt(best, half - quarter if keep < costs[best] else half + quarter)
     if keep < float("inf") and keep * (1 - WORTH) <= min(cost for cost, *_ in tried):
         del tried[1:]
-    return _found(tried, refused, [f"activations, as a step takes: {', '.join(words)}"])
+    return _found(tried, refused, [f"activations, by what a step takes: {', '.join(words)}"])
 
 
 def _found(
@@ -76,9 +76,6 @@ def _found(
     return made, plan, reasons
 
 
-def _not_worth_a_look(plan: Plan) -> str:
-    if not plan.moved:
-        return "nothing has to move"
-    if MOVES * plan.saved < WORTH_LOOKING * plan.moved:
-        return f"they are {format_bytes(plan.saved)}, and {format_bytes(plan.moved)} of model states move"
-    return ""
+def _cost(plan: Plan) -> float:
+    """Seconds of a step; bytes where no machine was given."""
+    return plan.seconds if plan.seconds is not None else float(plan.moved)

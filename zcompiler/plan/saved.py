@@ -41,9 +41,20 @@ def activations_needed_at_once(schedule: Schedule) -> int:
 
 def saved_bytes(schedule: Schedule) -> int:
     """The bytes of activations that forward leaves to backward."""
+    return sum(schedule.value(name).nbytes for name in _saved(schedule))
+
+
+def without_saved(schedule: Schedule) -> Schedule:
+    """The same as if those took no memory: what no choice for them can beat."""
+    saved = _saved(schedule)
+    values = tuple(replace(v, nbytes=0) if v.name in saved else v for v in schedule.values)
+    return replace(schedule, values=values)
+
+
+def _saved(schedule: Schedule) -> set[str]:
     made = {name for region, op in schedule.ops() if region.phase == "fwd" for name in op.writes}
     used = {name for region, op in schedule.ops() if region.phase == "bwd" for name in op.reads}
-    return sum(schedule.value(name).nbytes for name in made & used if schedule.value(name).kind == "act")
+    return {name for name in made & used if schedule.value(name).kind == "act"}
 
 
 def with_room_for_copies(step: Step) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,7 @@ from zcompiler.capture.captured import Captured
 from zcompiler.capture.low import with_low_parameters
 from zcompiler.options import Options
 from zcompiler.plan.plan import Placement
-from zcompiler.plan.saved import with_room_for_copies
+from zcompiler.plan.saved import with_room_for_copies, without_saved
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.model import Tier
 from zcompiler.stages.around import Around, states_per_parameter_byte
@@ -24,10 +25,17 @@ class Form:
     pass."""
 
     def __init__(
-        self, name: str, captured: Captured, buckets: tuple[Bucket, ...], around: Around, tiers: tuple[Tier, ...]
+        self,
+        name: str,
+        captured: Captured,
+        buckets: tuple[Bucket, ...],
+        around: Around,
+        tiers: tuple[Tier, ...],
+        counted: bool = True,
     ) -> None:
+        """`counted`: whether what forward saves for backward takes memory."""
         self.name, self.captured, self.buckets = name, captured, buckets
-        self._around, self._tiers = around, tiers
+        self._around, self._tiers, self._counted = around, tiers, counted
 
     @property
     def options(self) -> Options:
@@ -43,6 +51,8 @@ class Form:
     def placed(self, placement: Placement) -> Step:
         """The same for a placement, with room for what the user's choice of activations needs."""
         step = self.step.placed(placement)
+        if not self._counted:
+            return replace(step, schedule=without_saved(step.schedule))
         return with_room_for_copies(step) if self._around.options.activations.offload else step
 
     def with_low(self, inputs: Sequence[Any], stays: Callable[[int], bool], decided: Decided) -> Form | None:
@@ -50,4 +60,6 @@ class Form:
         captured = with_low_parameters(self.captured, stays)
         if not captured.low:
             return None
-        return Form(self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers)
+        return Form(
+            self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers, self._counted
+        )

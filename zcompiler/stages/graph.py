@@ -82,7 +82,11 @@ class Stages:
             made = self._planned(name, found[2], found[3], activations)
             return (found, made), made.plan
 
-        (made, chosen), plan, why = choose_activations(self.around.options.activations, units, planned)
+        def without(activations: Activations) -> Plan:
+            found = capture(activations)
+            return self._planned(name, found[2], found[3], activations, counted=False).plan
+
+        (made, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
         return made[0], made[1], replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
 
     def inference(self, name: str, graph_module: torch.fx.GraphModule) -> Planned:
@@ -95,16 +99,19 @@ class Stages:
         """Those that the plan places."""
         return [self.inputs[p] for b in planned.buckets for p in b.positions]
 
-    def _planned(self, name: str, captured: Captured, tiled: Captured, activations: Activations) -> Planned:
+    def _planned(
+        self, name: str, captured: Captured, tiled: Captured, activations: Activations, counted: bool = True
+    ) -> Planned:
+        """`counted`: whether activations are."""
         around = self.around
         around = replace(around, options=replace(around.options, activations=activations))
         buckets = buckets_of(captured, self.inputs, self._decided)
         taken = around.taken([self.inputs[p] for b in buckets for p in b.positions])
         tiers = tiers_of(around.parts, taken)
-        plain = Form(name, captured, buckets, around, tiers)
+        plain = Form(name, captured, buckets, around, tiers, counted)
         rows = plain
         if tiled.tiles:
-            rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers)
+            rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers, counted)
         form, plan = self._plan(plain, rows, taken)
         return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan)
 
