@@ -39,6 +39,7 @@ class Capturing:
             options=options,
             compute=compute,
             parts=parts,
+            machine=machine.machine,
             tiled=set(),
             why_left=self._why_left,
             decided=self.resting.decided,
