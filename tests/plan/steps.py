@@ -41,7 +41,9 @@ def layers(sizes: Sequence[int], limit: int, saved: Sequence[int] | None = None)
 
 
 def options(limit: int, late: bool = True, **place: str) -> Options:
-    return replace(parse_options({"memory": limit}, environ={"HOME": "/"}), place=Place(**place), late=late)
+    return replace(
+        parse_options({"memory": limit, "activations": "keep"}, environ={"HOME": "/"}), place=Place(**place), late=late
+    )
 
 
 def planned(step: Step, limit: int, fixed: Placement | None = None, late: bool = True, **place: str) -> Plan:
