@@ -92,6 +92,20 @@ def calibrate(
 
 
 @app.command()
+def doctor(
+    nvme: Annotated[
+        list[str] | None, typer.Option(help="Folder to try; without, zinf's default. Give it again for several.")
+    ] = None,
+    json_wanted: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say what this machine offers to zinf, what is wrong with it, and how to mend that."""
+    from zcompiler.cli.doctor.command import doctor as run
+
+    if not run(nvme=nvme or (), json_wanted=json_wanted, console=Console(), errors=Console(stderr=True)):
+        raise typer.Exit(1)
+
+
+@app.command()
 def opt(
     file: Annotated[Path, typer.Argument(help="A schedule as text.", exists=True, dir_okay=False)],
     passes: Annotated[

@@ -21,6 +21,7 @@ from zcompiler.cli.calibrate.disk import Stored, disk_samples
 from zcompiler.cli.calibrate.found import machine_of
 from zcompiler.cli.calibrate.report import machine_table
 from zcompiler.cli.calibrate.samples import Effort, Sample, medians
+from zcompiler.cli.folders import no_folders_left
 from zcompiler.errors import ZinfError
 from zcompiler.machine.choose import calibrated_file, tiers_here
 from zcompiler.machine.file import write_machine
@@ -43,7 +44,7 @@ def calibrate(
     options = parse_options({"memory": 1} | ({"nvme": nvme} if nvme is not None else {}), environ=os.environ)
     notes = _busy()
     with ExitStack() as made:
-        made.enter_context(_no_folders_left(options.nvme[0]))
+        made.enter_context(no_folders_left(options.nvme[0]))
         tiers = tiers_here(options.nvme[0])
         samples: list[Sample] = []
         try:
@@ -94,18 +95,6 @@ def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
         yield lambda what, steps, total: progress.update(task, description=what, advance=steps, total=total)
-
-
-@contextmanager
-def _no_folders_left(path: Path) -> Iterator[None]:
-    """Takes away again those folders down to `path` that are missing now, unless something is in them by then."""
-    missing = [folder for folder in (path, *path.parents) if not os.path.exists(folder)]
-    try:
-        yield
-    finally:
-        for folder in missing:
-            if os.path.isdir(folder) and not any(folder.iterdir()):
-                folder.rmdir()
 
 
 def _busy() -> list[str]:

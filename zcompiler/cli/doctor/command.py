@@ -1,0 +1,26 @@
+"""`zinf doctor` from beginning to end: look, judge, print."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from zcompiler.cli.doctor.judge.all import judge, usable
+from zcompiler.cli.doctor.look import look
+from zcompiler.cli.doctor.report import as_json, report
+
+
+def doctor(*, nvme: Sequence[str], json_wanted: bool, console: Console, errors: Console) -> bool:
+    """Whether zinf works here; `console` gets what there is to say, `errors` what is being looked at.
+
+    OptionError for a path that is none.
+    """
+    with errors.status("") as status:
+        groups = judge(look(nvme, os.environ, lambda what: status.update(f"looking at {what}")))
+    if json_wanted:
+        console.print(as_json(groups), markup=False, highlight=False, soft_wrap=True)
+    else:
+        report(groups, console)
+    return usable(groups)
