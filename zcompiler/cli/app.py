@@ -106,6 +106,20 @@ def doctor(
 
 
 @app.command()
+def clean(
+    nvme: Annotated[
+        list[str] | None, typer.Option(help="Folder to clean; without, zinf's default. Give it again for several.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, only say what there is.")] = False,
+    json_wanted: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Remove what killed runs may have left, and nothing that a running one uses."""
+    from zcompiler.cli.clean import clean as run
+
+    run(nvme=nvme or (), dry_run=dry_run, json_wanted=json_wanted, console=Console())
+
+
+@app.command()
 def opt(
     file: Annotated[Path, typer.Argument(help="A schedule as text.", exists=True, dir_okay=False)],
     passes: Annotated[
