@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +17,7 @@ from zcompiler.capture.captured import Captured, Input, cut_inference, name_inpu
 from zcompiler.capture.low import with_low_parameters
 from zcompiler.capture.tiling import choose_tiles
 from zcompiler.errors import DoesNotFit
+from zcompiler.logs import stage, start_logging
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError, Place
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
@@ -31,6 +34,7 @@ from zcompiler.training.registry import record_of
 from zcompiler.training.residence import LiveResidence
 from zcompiler.training.session import Session, session_for, states_per_parameter_byte
 from zcompiler.training.tensors import why_not_managed
+from zcompiler.training.told import tell_graph
 
 
 def zinf(
@@ -45,6 +49,7 @@ def zinf(
     Called by `torch.compile(model, backend="zinf", options=...)`; docs/options.md has the options. Raises OptionError,
     StoreError or DoesNotFit before anything is changed.
     """
+    start_logging(os.environ, logging.getLogger("zinf"))
     if others:
         raise OptionError(f"zinf takes options={{...}} and nothing else; leave out {', '.join(others)}")
     session = session_for(options)
@@ -68,7 +73,7 @@ class _Building:
     """One graph on its way through the stages. AOTAutograd calls the methods, in this order."""
 
     def __init__(self, session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-        self.session = session
+        self.session, self.name = session, f"graph{session.graphs}"
         self.inputs: Sequence[Any] = inputs
         self.inductor = session.compute == "inductor"
         self.named = self._managed(name_inputs(graph_module, inputs))
@@ -80,16 +85,17 @@ class _Building:
     def partition(
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        forward, backward, captured, tiled = partition_and_cut(
-            joint,
-            joint_inputs,
-            self.named,
-            num_fwd_outputs,
-            self.inductor,
-            self.session.options.activations.recomputes,
-            self.tilings,
-            **kwargs,
-        )
+        with stage(f"{self.name}: capture"):
+            forward, backward, captured, tiled = partition_and_cut(
+                joint,
+                joint_inputs,
+                self.named,
+                num_fwd_outputs,
+                self.inductor,
+                self.session.options.activations.recomputes,
+                self.tilings,
+                **kwargs,
+            )
         self.graph = self._build(captured, tiled)
         self.inputs = ()  # AOTAutograd keeps this object for the backward; the user's model must not live on with it
         return forward, backward
@@ -106,13 +112,14 @@ class _Building:
     def inference(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
         if self.inductor:
             graph_module = joint_passes(graph_module)
-        self.graph = self._build(*cut_inference(graph_module, self.named, self.tilings))
+        with stage(f"{self.name}: capture"):
+            captured, tiled = cut_inference(graph_module, self.named, self.tilings)
+        self.graph = self._build(captured, tiled)
         self.inputs = ()
         return self.graph.lower_forward()
 
     def _build(self, captured: Captured, tiled: Captured) -> CompiledGraph:
-        session = self.session
-        name = f"graph{session.graphs}"
+        session, name = self.session, self.name
         buckets = buckets_of(captured, self.inputs, self._decided)
         parameters = [self.inputs[p] for b in buckets for p in b.positions]
         taken = session.resting_in_memory(parameters)
@@ -121,7 +128,8 @@ class _Building:
         rows = plain
         if tiled.tiles:
             rows = _Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), session, tiers)
-        form, plan = self._plan(plain, rows, taken)
+        with stage(f"{name}: plan"):
+            form, plan = self._plan(plain, rows, taken)
         step = form.placed(plan.placement)
         if plan.uses(session.store_tier):
             session.store()
@@ -135,7 +143,9 @@ class _Building:
         dump = Dump(session.options.dump, name)
         dump.plan(plan, str(session.machine), form.captured.tiles.values())
         dump.schedule("bare", step.schedule)
-        schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
+        with stage(f"{name}: passes"):
+            schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
+        tell_graph(plan, schedule, taken, session)
         dump.schedule("final", schedule)
         if any(v.kind == "act" and v.home == session.store_tier for v in schedule.values):
             session.store()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from zcompiler.logs import stage
 from zcompiler.schedule.model import Schedule
 from zcompiler.training.observed import leave_alone
 from zcompiler.training.optimizers import restore_states
@@ -47,13 +48,14 @@ def restore(model: torch.nn.Module) -> None:
     """
     settle()
     parameters = list(_module(model).parameters())
-    restore_states(parameters)
-    for p in parameters:
-        if record_of(p) is not None:
-            if p.grad is not None:
-                p.grad = p.grad.clone(memory_format=torch.preserve_format)
-            give_back(p)
-        leave_alone(p)
+    with stage(f"restore of {len(parameters)} parameters"):
+        restore_states(parameters)
+        for p in parameters:
+            if record_of(p) is not None:
+                if p.grad is not None:
+                    p.grad = p.grad.clone(memory_format=torch.preserve_format)
+                give_back(p)
+            leave_alone(p)
 
 
 def _session(model: torch.nn.Module) -> Session:
