@@ -24,6 +24,7 @@ from zcompiler.lower.parts import parts_in, pieces_in, used
 from zcompiler.lower.ranges import Ranges
 from zcompiler.lower.regions import RegionCompiler
 from zcompiler.plan.step import PhaseNames, Step
+from zcompiler.progress import progress
 from zcompiler.schedule.flow import moved_form
 from zcompiler.schedule.model import Region, Schedule
 from zcompiler.schedule.simulate.steps import stored_bytes
@@ -111,25 +112,28 @@ class CompiledGraph:
         results = {r for r in cut.results if isinstance(r, str)}
         seen = results & set(cut.inputs)
         lowered: dict[str, LoweredRegion] = {}
+        phase = "backward" if is_backward else "forward"
         known, began = self.compiler.compiled, time.perf_counter()
-        for title, region in reversed(list(zip(names.regions, cut.regions, strict=True))):
-            with stage(f"{self.schedule.name}: compile {title}"):
-                run = self.compiler.compile(
-                    region.module, self.compute, is_backward=is_backward, is_inference=is_inference
+        with progress(f"compiling {phase} of {self.schedule.name}", len(cut.regions)) as advance:
+            for title, region in reversed(list(zip(names.regions, cut.regions, strict=True))):
+                with stage(f"{self.schedule.name}: compile {title}"):
+                    run = self.compiler.compile(
+                        region.module, self.compute, is_backward=is_backward, is_inference=is_inference
+                    )
+                pieces, parts = pieces_in(cut, region), parts_in(cut, region)
+                inputs = [used(n, pieces) for n in region.inputs]
+                last = frozenset(n for n in inputs if n in names.values and n not in seen)
+                seen.update(inputs)
+                handed_out = frozenset(
+                    n for n in (*region.outputs, *(whole for whole, _ in parts.values())) if n in results
                 )
-            pieces, parts = pieces_in(cut, region), parts_in(cut, region)
-            inputs = [used(n, pieces) for n in region.inputs]
-            last = frozenset(n for n in inputs if n in names.values and n not in seen)
-            seen.update(inputs)
-            handed_out = frozenset(
-                n for n in (*region.outputs, *(whole for whole, _ in parts.values())) if n in results
-            )
-            lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out, pieces, parts)
+                lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out, pieces, parts)
+                advance(1)
         self.regions.update(reversed(lowered.items()))
         _COMPILE.info(
             "%s: %s has %d regions; compute=%s made %d new ones in %.1f s",
             self.schedule.name,
-            "backward" if is_backward else "forward",
+            phase,
             len(cut.regions),
             self.compute,
             self.compiler.compiled - known,

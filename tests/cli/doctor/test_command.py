@@ -17,7 +17,7 @@ from tests.cli.doctor.described import DISK, GOOD
 from zcompiler.cli.app import app
 from zcompiler.cli.doctor.found import Compiler, Found
 from zcompiler.cli.doctor.judge.all import judge
-from zcompiler.cli.doctor.look import look
+from zcompiler.cli.doctor.look import PROBES, look
 from zcompiler.cli.doctor.report import report
 from zcompiler.options import OptionError
 
@@ -31,11 +31,11 @@ def printed(found: Found, width: int = 80) -> str:
 
 
 def test_this_machine_with_the_default_folder_which_is_gone_again(own_home: Path) -> None:
-    said: list[str] = []
-    found = look((), os.environ, said.append)
+    done: list[int] = []
+    found = look((), os.environ, lambda: done.append(1))
     assert found.disks[0].path == own_home / "zinf" and found.disks[0].alignment is not None
     assert found.torch.version and found.compiler.path and found.machine.startswith("laptop (") and not found.calibrated
-    assert min(found.cores) >= 1 and found.open_files[0] and said == ["torch", "C++ compiler", "CUDA", "memory", "disk"]
+    assert min(found.cores) >= 1 and found.open_files[0] and len(done) == PROBES
     assert list(own_home.iterdir()) == []
 
 
@@ -58,7 +58,7 @@ def test_only_problems_are_a_failure(found: Found, code: int, monkeypatch: pytes
 
 def test_the_default_folder_that_cannot_be_made_is_a_row(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = look((), {"XDG_CACHE_HOME": str(tmp_path / "file"), "HOME": str(tmp_path)}, lambda what: None)
+    found = look((), {"XDG_CACHE_HOME": str(tmp_path / "file"), "HOME": str(tmp_path)}, lambda: None)
     (row,) = judge(found)[f"Disk {tmp_path / 'file' / 'zinf'}"]
     assert row.level == "problem" and "cannot be created" in row.said and "ZINF_NVME" in row.remedy
 
@@ -67,13 +67,13 @@ def test_a_wrong_machine_file_is_a_row(tmp_path: Path, disk: Path) -> None:
     file = tmp_path / "zinf" / "machine.toml"
     file.parent.mkdir()
     file.write_text("zinf-machine = 99\n")
-    found = look([str(disk)], {"XDG_CONFIG_HOME": str(tmp_path)}, lambda what: None)
+    found = look([str(disk)], {"XDG_CONFIG_HOME": str(tmp_path)}, lambda: None)
     assert str(file) in found.machine_error
 
 
 def test_no_name_is_no_name_for_the_current_folder() -> None:
     with pytest.raises(OptionError, match="cannot be ''"):
-        look([""], os.environ, lambda what: None)
+        look([""], os.environ, lambda: None)
 
 
 def test_what_is_printed_has_the_remedy_under_its_row_and_a_verdict() -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from zcompiler.cli.doctor.judge.all import judge, usable
-from zcompiler.cli.doctor.look import look
+from zcompiler.cli.doctor.look import PROBES, look
 from zcompiler.cli.doctor.report import as_json, report
+from zcompiler.progress import progress
 
 
 def doctor(*, nvme: Sequence[str], json_wanted: bool, console: Console, errors: Console) -> bool:
@@ -17,8 +18,8 @@ def doctor(*, nvme: Sequence[str], json_wanted: bool, console: Console, errors: 
 
     OptionError for a path that is none.
     """
-    with errors.status("") as status:
-        groups = judge(look(nvme, os.environ, lambda what: status.update(f"looking at {what}")))
+    with progress("looking at this machine", PROBES, console=errors) as advance:
+        groups = judge(look(nvme, os.environ, lambda: advance(1)))
     if json_wanted:
         console.print(as_json(groups), markup=False, highlight=False, soft_wrap=True)
     else:

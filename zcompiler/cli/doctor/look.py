@@ -19,20 +19,21 @@ from zcompiler.errors import ZinfError
 from zcompiler.machine.choose import calibrated_file, choose_machine
 from zcompiler.options import OptionError, Options, parse_options
 
+PROBES = 5
 
-def look(nvme: Sequence[str], environ: Mapping[str, str], advance: Callable[[str], None]) -> Found:
-    """Everything about this machine and the folders `nvme`, zinf's default if there are none. `advance` is told what
-    comes next. OptionError for a path that is none. Nothing is left behind."""
+
+def look(nvme: Sequence[str], environ: Mapping[str, str], advance: Callable[[], None]) -> Found:
+    """Everything about this machine and the folders `nvme`, zinf's default if there are none. `advance` is called
+    PROBES times as the work goes on. OptionError for a path that is none. Nothing is left behind."""
     options = parse_options({"memory": 1} | ({"nvme": list(nvme)} if nvme else {}), environ=environ)
-    advance("torch")
     torch = look_at_torch()
-    advance("C++ compiler")
+    advance()
     compiler = look_at_compiler()
-    advance("CUDA")
+    advance()
     cuda = look_at_cuda()
-    advance("memory")
+    advance()
     memory = look_at_memory()
-    advance("disk")
+    advance()
     machine, machine_error = "", ""
     with no_folders_left(options.nvme[0]):
         disks = _disks(options)
@@ -40,6 +41,7 @@ def look(nvme: Sequence[str], environ: Mapping[str, str], advance: Callable[[str
             machine = str(choose_machine(None, environ, options.nvme[0]))
         except (ZinfError, OSError) as error:
             machine_error = str(error)
+    advance()
     return Found(
         sys.version_info[:3],
         torch,
