@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
+from zcompiler.logs import start_logging
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError
 from zcompiler.stages.around import Around
@@ -20,6 +23,7 @@ from zcompiler.training.registry import record_of
 from zcompiler.training.residence import LiveResidence
 from zcompiler.training.session import Session, session_for
 from zcompiler.training.tensors import why_not_managed
+from zcompiler.training.told import tell_graph
 
 
 def zinf(
@@ -36,6 +40,7 @@ def zinf(
     """
     if others:
         raise OptionError(f"zinf takes options={{...}} and nothing else; leave out {', '.join(others)}")
+    start_logging(os.environ, logging.getLogger("zinf"))
     session = session_for(options)
     watch_optimizers()
     building = _Building(session, graph_module, inputs)
@@ -95,6 +100,7 @@ class _Building:
         dump = Dump(session.options.dump, name)
         dump.plan(plan_text(plan, str(session.machine), captured.tiles.values()))
         schedule = planned.scheduled(dump.schedule)
+        tell_graph(plan, schedule, planned.taken, session)
         if any(v.kind == "act" and v.home == session.store_tier for v in schedule.values):
             session.store()
         session.graphs += 1

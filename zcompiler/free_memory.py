@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 Reader = Callable[[str], str]
@@ -19,15 +20,27 @@ def free_memory(read: Reader = read_file) -> int:
     OSError. Raises OSError where the kernel does not tell (no /proc/meminfo).
     """
     free = _field(read("/proc/meminfo"), "MemAvailable:") * 1024
-    for folder, version in _cgroups(read):
-        room = _room(folder, version, read)
-        if room is not None:
-            free = min(free, room)
-    return max(free, 0)
+    return max(0, min([free, *(limit.left for limit in memory_limits(read))]))
 
 
-def _room(folder: PurePosixPath, version: int, read: Reader) -> int | None:
-    """Bytes left below this cgroup's limit; None where it sets none or shows no memory files (a v2 root has none)."""
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """What a memory cgroup (`version` 1 or 2) allows, and what is left of it, page cache not counted; in bytes."""
+
+    folder: str
+    version: int
+    limit: int
+    left: int
+
+
+def memory_limits(read: Reader = read_file) -> list[MemoryLimit]:
+    """The limits of all memory cgroups that this process is in. OSError as for any file."""
+    found = (_limit(folder, version, read) for folder, version in _cgroups(read))
+    return [limit for limit in found if limit is not None]
+
+
+def _limit(folder: PurePosixPath, version: int, read: Reader) -> MemoryLimit | None:
+    """None where the cgroup sets none or shows no memory files (a v2 root has none)."""
     limit_name, usage_name, cache = (
         ("memory.max", "memory.current", "inactive_file")
         if version == 2
@@ -38,9 +51,10 @@ def _room(folder: PurePosixPath, version: int, read: Reader) -> int | None:
         if limit == "max":
             return None
         usage = int(read(str(folder / usage_name)))
-        return int(limit) - usage + _field(read(str(folder / "memory.stat")), cache)
+        left = int(limit) - usage + _field(read(str(folder / "memory.stat")), cache)
     except FileNotFoundError:
         return None
+    return MemoryLimit(str(folder), version, int(limit), left)
 
 
 def _cgroups(read: Reader) -> Iterator[tuple[PurePosixPath, int]]:

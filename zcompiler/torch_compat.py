@@ -287,15 +287,23 @@ def size_hint(size: int | torch.SymInt) -> int:
     return int(hint) if hint is not None else 1
 
 
-def missing_cxx_compiler() -> str | None:
-    """Why Inductor could not compile for the CPU here, or None if it can."""
+def cxx_compiler() -> str:
+    """The C++ compiler that Inductor calls. FileNotFoundError where there is none that it can call."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:
-        get_cpp_compiler()
+        return get_cpp_compiler()
     except (InvalidCxxCompiler, OSError) as error:
-        return str(error).split("\n", 1)[0] or type(error).__name__
+        raise FileNotFoundError(str(error).split("\n", 1)[0] or type(error).__name__) from error
+
+
+def missing_cxx_compiler() -> str | None:
+    """Why Inductor could not compile for the CPU here, or None if it can."""
+    try:
+        cxx_compiler()
+    except FileNotFoundError as error:
+        return str(error)
     return None
 
 

@@ -4,8 +4,8 @@ Files are anonymous, so nothing stays on disk when the process ends, however it 
 """
 
 from runtime_ext.nvme.checks import StoreError
-from runtime_ext.nvme.files import Syscalls, reclaim
+from runtime_ext.nvme.files import Swept, Syscalls, reclaim, sweep
 from runtime_ext.nvme.segment import FileSegment
 from runtime_ext.nvme.store import NvmeStore
 
-__all__ = ["FileSegment", "NvmeStore", "StoreError", "Syscalls", "reclaim"]
+__all__ = ["FileSegment", "NvmeStore", "StoreError", "Swept", "Syscalls", "reclaim", "sweep"]

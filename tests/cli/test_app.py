@@ -12,6 +12,8 @@ from zcompiler.cli.app import app, main
 from zcompiler.errors import ZinfError
 from zcompiler.options import OPTIONS, options_table
 
+COMMANDS = ("demo", "options", "doctor", "calibrate", "clean", "opt")
+
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["zinf", *arguments])
@@ -24,7 +26,24 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_help_names_every_command() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    assert all(command in result.output for command in ("demo", "calibrate", "opt", "options", "--version"))
+    assert all(command in result.output for command in (*COMMANDS, "--version"))
+
+
+def test_help_shows_commands_in_groups() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    order = ["See", "demo", "options", "Machine", "doctor", "calibrate", "clean", "Schedules", "opt "]
+    places = [shown.index(f" {word}", shown.index(" See ")) for word in order]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_fits_on_a_narrow_terminal_with_nothing_cut_off(command: str | None) -> None:
+    arguments = [command, "--help"] if command else ["--help"]
+    shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+    assert "…" not in shown and all(len(line) <= 80 for line in shown.splitlines())
+    if command is None:  # of each command one line
+        rows = [line.split()[1] for line in shown[shown.index(" See ") :].splitlines() if line.startswith("│")]
+        assert sorted(rows) == sorted(COMMANDS)
 
 
 def test_version() -> None:

@@ -77,7 +77,10 @@ def test_without_names_it_is_the_users_file_and_a_folder_that_is_gone_again(own_
     assert list(own_home.iterdir()) == []
 
 
-def test_a_terminal_gets_a_table_and_a_bar(disk: Path, tmp_path: Path) -> None:
+def test_a_terminal_gets_a_table_and_a_bar(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zcompiler.progress.DELAY", 0.0)
+    for name in ("CI", "ZINF_PROGRESS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
     shown, said = calibrate(terminal=True, nvme=disk, output=tmp_path / "box.toml")
     for word in ("nvme_mixed", "matmul bf16 16", "GB/s", "measured", "AdamW, fused", "host holds"):
         assert word in shown

@@ -18,6 +18,7 @@ import pytest
 
 from runtime_ext.nvme import NvmeStore, StoreError, Syscalls, reclaim
 
+LEFT = "zinf-0123456789abcdef.tmp"
 Bytes = Callable[[int], np.ndarray]
 
 
@@ -191,8 +192,8 @@ def test_without_nameless_files_the_name_is_gone_at_once(disk: Path) -> None:
 
 
 def test_what_a_kill_left_is_removed_and_logged(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    left, other = disk / "zinf-0123.tmp", disk / "mine.tmp"
-    left.write_bytes(b"x")
+    left, other = disk / LEFT, disk / "mine.tmp"
+    left.touch()
     other.touch()
     with caplog.at_level(logging.WARNING, "zinf.store"):
         NvmeStore([disk])
@@ -201,7 +202,7 @@ def test_what_a_kill_left_is_removed_and_logged(disk: Path, caplog: pytest.LogCa
 
 
 def test_the_file_of_a_living_process_stays(disk: Path) -> None:
-    held = disk / "zinf-0123.tmp"
+    held = disk / LEFT
     with held.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert reclaim(disk) == []
@@ -212,9 +213,35 @@ def test_the_file_of_a_living_process_stays(disk: Path) -> None:
 def test_a_link_with_such_a_name_is_not_followed(disk: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.touch()
-    (disk / "zinf-0123.tmp").symlink_to(target)
+    (disk / LEFT).symlink_to(target)
     assert reclaim(disk) == []
     assert target.exists()
+
+
+@pytest.mark.parametrize("name", ["zinf-notes.tmp", "zinf-0123.tmp", "a-zinf-0123456789abcdef.tmp", LEFT + "~"])
+def test_a_file_of_another_name_stays(name: str, disk: Path) -> None:
+    (disk / name).touch()
+    assert reclaim(disk) == [] and (disk / name).exists()
+
+
+def test_what_is_not_an_empty_file_stays(disk: Path) -> None:
+    (disk / LEFT).write_bytes(b"x")
+    (disk / LEFT.replace("0", "1")).mkdir()
+    os.mkfifo(disk / LEFT.replace("0", "2"))
+    assert reclaim(disk) == [] and len(list(disk.iterdir())) == 3
+
+
+def test_a_name_that_another_process_takes_away_at_once_is_not_missed(disk: Path) -> None:
+    def open_(path: Path | str, flags: int, mode: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        descriptor = os.open(path, flags, mode)
+        if flags & os.O_EXCL:
+            assert isinstance(path, Path)
+            path.unlink()
+        return descriptor
+
+    assert NvmeStore([disk], calls=Syscalls(open=open_)).create("l0", "param", [4096]).nbytes == 4096
 
 
 def test_too_many_open_files_say_which_limit(disk: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,7 +31,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help='Train models whose states do not fit in memory: [bold]torch.compile(model, backend="zinf")[/bold].',
+    help='Train models whose states do not fit in memory: [bold]torch.compile(model, backend="zinf")[/bold].\n\n'
+    "Begin with [bold]zinf doctor[/bold], then [bold]zinf demo[/bold].",
 )
 
 
@@ -52,25 +53,47 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, metavar="", help="Print the versions and exit."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
-@app.command()
+def _flag(name: str, says: str) -> Any:
+    return typer.Option(name, help=says, metavar="")
+
+
+# Commands are shown in groups, in this order.
+SEE, MACHINE, SCHEDULES = "See", "Machine", "Schedules"
+
+Json = Annotated[bool, _flag("--json", "Print all of it as JSON.")]
+Folders = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DIR", help="Folder for states; again for several. Default: ZINF_NVME, else ~/.cache/zinf."),
+]
+
+
+@app.command(rich_help_panel=SEE)
 def demo(
-    steps: Annotated[int, typer.Option(min=3, help="Training steps; memory and time are taken from the third on.")] = 8,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens a step.")] = 512,
-    memory: Annotated[str, typer.Option(help="zinf's memory limit, such as 1.25GiB.")] = "1.25GiB",
-    nvme: Annotated[
-        list[str] | None, typer.Option(help="Folder on a local disk for the states; give it again to stripe.")
+    steps: Annotated[
+        int, typer.Option(min=3, metavar="N", help="Training steps; memory and time are taken from the third on.")
+    ] = 8,
+    tokens: Annotated[int, typer.Option(min=2, metavar="N", help="Tokens a step.")] = 512,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="zinf's memory limit.")] = "1.25GiB",
+    nvme: Folders = None,
+    inductor: Annotated[bool, _flag("--inductor", "A third side: torch.compile as it is.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all that was measured there.")
     ] = None,
-    inductor: Annotated[bool, typer.Option("--inductor", help="A third side: torch.compile as it is.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all that was measured there.")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Threads for torch; 0 leaves it to torch.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, metavar="N", help="Threads for torch; 0 leaves it to torch.")] = 0,
 ) -> None:
-    """Train SmolLM2-135M a few steps with plain PyTorch and with zinf under a limit, and compare them."""
+    """Train SmolLM2-135M with and without zinf, and compare.
+
+    A few steps by plain PyTorch and by zinf under a memory limit, side by side: losses, memory, times, and bytes moved.
+    """
     from zcompiler.cli.demo import demo as run
 
     run(
@@ -85,15 +108,54 @@ def demo(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=SEE)
+def options(markdown: Annotated[bool, _flag("--markdown", "As the table in docs/options.md.")] = False) -> None:
+    """Show what options={...} of torch.compile may say.
+
+    Of each option the values that it accepts, its default, and why it can be set.
+    """
+    if markdown:
+        typer.echo(options_table(), nl=False)
+        return
+    grid = Table.grid(padding=(0, 2))
+    for option in OPTIONS:
+        grid.add_row(f"[bold]{option.name}[/bold]", "accepts", escape(option.accepts.replace("`", "")))
+        grid.add_row("", "default", escape(option.default.replace("`", "")))
+        grid.add_row("", "why", escape(option.why.replace("`", "")))
+        grid.add_row()
+    Console().print(grid)
+
+
+@app.command(rich_help_panel=MACHINE)
+def doctor(nvme: Folders = None, json_wanted: Json = False) -> None:
+    """Say what is wrong with this machine, and the remedy.
+
+    Looks at all that zinf wants of a machine: versions, compiler, memory, limits, and the disk, which is tried.
+
+    Ends with status 1 if zinf does not work here, else 0.
+    """
+    from zcompiler.cli.doctor.command import doctor as run
+
+    if not run(nvme=nvme or (), json_wanted=json_wanted, console=Console(), errors=Console(stderr=True)):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=MACHINE)
 def calibrate(
-    nvme: Annotated[str | None, typer.Option(help="Folder on the disk to measure; zinf's own cache folder.")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="File to write; zinf/machine.toml in the user's configuration folder.")
+    nvme: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder on the disk to measure. Default: ZINF_NVME, else ~/.cache/zinf."),
     ] = None,
-    json_wanted: Annotated[bool, typer.Option("--json", help="Print what was measured as JSON.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File to write. Default: ~/.config/zinf/machine.toml, which runs then use."),
+    ] = None,
+    json_wanted: Json = False,
 ) -> None:
-    """Measure this machine (disk, memory, compute), under a minute, for the option machine."""
+    """Measure how fast this machine is.
+
+    Measures disk, memory and compute in less than a minute, for the option machine. Let the machine be quiet meanwhile.
+    """
     from zcompiler.cli.calibrate.command import calibrate as run
     from zcompiler.cli.calibrate.samples import Effort
 
@@ -101,7 +163,22 @@ def calibrate(
     run(nvme=nvme, output=output, as_json=json_wanted, console=Console(), errors=errors, effort=Effort())
 
 
-@app.command()
+@app.command(rich_help_panel=MACHINE)
+def clean(
+    nvme: Folders = None,
+    dry_run: Annotated[bool, _flag("--dry-run", "Remove nothing, only say what there is.")] = False,
+    json_wanted: Json = False,
+) -> None:
+    """Remove what killed runs may have left.
+
+    Mostly there is nothing: the files of a run have no names and vanish with it. What a running process uses stays.
+    """
+    from zcompiler.cli.clean import clean as run
+
+    run(nvme=nvme or (), dry_run=dry_run, json_wanted=json_wanted, console=Console())
+
+
+@app.command(rich_help_panel=SCHEDULES)
 def dump(
     target: Annotated[
         str,
@@ -130,38 +207,22 @@ def dump(
     typer.echo(run(wanted, options), nl=False)
 
 
-@app.command()
+@app.command(rich_help_panel=SCHEDULES)
 def opt(
-    file: Annotated[Path, typer.Argument(help="A schedule as text.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule as text.", exists=True, dir_okay=False)],
     passes: Annotated[
-        str | None, typer.Option(help="Passes to run in order, such as 'gather-params,prefetch-reads{distance=2}'.")
+        str | None, typer.Option(metavar="PASSES", help="Passes to run instead of those that the file names.")
     ] = None,
-    print_after_each: Annotated[
-        bool, typer.Option("--print-after-each", help="Print the schedule after each pass, not only after the last.")
-    ] = False,
-    accept: Annotated[bool, typer.Option("--accept", help="Make the result the expected text in the file.")] = False,
+    print_after_each: Annotated[bool, _flag("--print-after-each", "Print the schedule after each pass.")] = False,
+    accept: Annotated[bool, _flag("--accept", "Make the result the expected text in the file.")] = False,
 ) -> None:
-    """Read a .zsched file, run passes on it, verify it and print it."""
+    """Run passes on a .zsched file, verify it and print it.
+
+    Passes are written like gather-params,prefetch-reads{distance=2} (quote them in a shell).
+    """
     from zcompiler.cli.opt import opt as run
 
     typer.echo(run(file, passes, print_after_each, accept).rstrip("\n"))
-
-
-@app.command()
-def options(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the table in docs/options.md.")] = False,
-) -> None:
-    """Show what options={...} may say: accepted values, defaults, and why each can be set."""
-    if markdown:
-        typer.echo(options_table(), nl=False)
-        return
-    grid = Table.grid(padding=(0, 2))
-    for option in OPTIONS:
-        grid.add_row(f"[bold]{option.name}[/bold]", "accepts", escape(option.accepts.replace("`", "")))
-        grid.add_row("", "default", escape(option.default.replace("`", "")))
-        grid.add_row("", "why", escape(option.why.replace("`", "")))
-        grid.add_row()
-    Console().print(grid)
 
 
 def main() -> None:

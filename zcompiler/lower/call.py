@@ -20,6 +20,7 @@ from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.lower.regions import Boxed
 from zcompiler.lower.saved import SavedLayout, lay_out
 from zcompiler.plan.step import PhaseNames
+from zcompiler.progress import progress
 from zcompiler.schedule.model import Op, Schedule
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 class Residence(Protocol):
     """Where parameters and gradients of live arguments rest; the training part knows."""
 
-    def admit(self, parameters: Sequence[torch.Tensor]) -> None:
-        """A call with these parameters begins. DoesNotFit when they are new and the limit has no room for them."""
+    def admit(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """A call with these parameters begins; says whether some are new. DoesNotFit when the limit has no room for
+        those."""
         ...
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
@@ -108,9 +110,12 @@ class GraphCall(Call):
         """Start a phase: `live` are the parameters by Dynamo position. New ones are taken over here."""
         self.names, self.live, self.wholes = names, live, {}
         self.lag = 0 if phase == "fwd" else self.graph.lag
-        self.graph.residence.admit([live[p] for bucket in self.graph.buckets for p in bucket.positions])
-        for bucket in self.graph.buckets:
-            self.located[bucket.name] = self.graph.residence.locate(bucket, [live[p] for p in bucket.positions])
+        buckets = self.graph.buckets
+        new = self.graph.residence.admit([live[p] for bucket in buckets for p in bucket.positions])
+        with progress("moving parameters", sum(b.nbytes for b in buckets) if new else 0) as advance:
+            for bucket in buckets:
+                self.located[bucket.name] = self.graph.residence.locate(bucket, [live[p] for p in bucket.positions])
+                advance(bucket.nbytes)
         self.graph.residence.begins(self.schedule, phase, self.graph.trains)
 
     def end(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,15 +18,19 @@ from runtime_ext.interface import Buffer
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
+from zcompiler.logs import stage
 from zcompiler.lower.call import GraphCall, LoweredRegion, Residence
 from zcompiler.lower.parts import parts_in, pieces_in, used
 from zcompiler.lower.ranges import Ranges
 from zcompiler.lower.regions import RegionCompiler
 from zcompiler.plan.step import PhaseNames, Step
+from zcompiler.progress import progress
 from zcompiler.schedule.flow import moved_form
 from zcompiler.schedule.model import Region, Schedule
 from zcompiler.schedule.simulate.steps import stored_bytes
 from zcompiler.torch_compat import NoSubclasses
+
+_COMPILE = logging.getLogger("zinf.compile")
 
 
 class CompiledGraph:
@@ -106,17 +112,33 @@ class CompiledGraph:
         results = {r for r in cut.results if isinstance(r, str)}
         seen = results & set(cut.inputs)
         lowered: dict[str, LoweredRegion] = {}
-        for title, region in reversed(list(zip(names.regions, cut.regions, strict=True))):
-            run = self.compiler.compile(region.module, self.compute, is_backward=is_backward, is_inference=is_inference)
-            pieces, parts = pieces_in(cut, region), parts_in(cut, region)
-            inputs = [used(n, pieces) for n in region.inputs]
-            last = frozenset(n for n in inputs if n in names.values and n not in seen)
-            seen.update(inputs)
-            handed_out = frozenset(
-                n for n in (*region.outputs, *(whole for whole, _ in parts.values())) if n in results
-            )
-            lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out, pieces, parts)
+        phase = "backward" if is_backward else "forward"
+        known, began = self.compiler.compiled, time.perf_counter()
+        with progress(f"compiling {phase} of {self.schedule.name}", len(cut.regions)) as advance:
+            for title, region in reversed(list(zip(names.regions, cut.regions, strict=True))):
+                with stage(f"{self.schedule.name}: compile {title}"):
+                    run = self.compiler.compile(
+                        region.module, self.compute, is_backward=is_backward, is_inference=is_inference
+                    )
+                pieces, parts = pieces_in(cut, region), parts_in(cut, region)
+                inputs = [used(n, pieces) for n in region.inputs]
+                last = frozenset(n for n in inputs if n in names.values and n not in seen)
+                seen.update(inputs)
+                handed_out = frozenset(
+                    n for n in (*region.outputs, *(whole for whole, _ in parts.values())) if n in results
+                )
+                lowered[title] = LoweredRegion(run, region.inputs, region.outputs, last, handed_out, pieces, parts)
+                advance(1)
         self.regions.update(reversed(lowered.items()))
+        _COMPILE.info(
+            "%s: %s has %d regions; compute=%s made %d new ones in %.1f s",
+            self.schedule.name,
+            phase,
+            len(cut.regions),
+            self.compute,
+            self.compiler.compiled - known,
+            time.perf_counter() - began,
+        )
         # Autograd has handed these over already: nothing runs.
         self.regions.update({title: LoweredRegion(list, (), (), frozenset(), frozenset()) for title in names.given})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
@@ -46,6 +47,7 @@ def write_machine(machine: Machine, path: Path, comment: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".zinf-", delete=False) as file:
         try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # so `zinf clean` can tell it from what a kill has left
             file.write("".join(f"# {line}\n" for line in comment.splitlines()) + format_machine(machine))
             file.flush()
             os.fsync(file.fileno())

@@ -14,6 +14,7 @@ from zcompiler.capture.captured import Captured, Input, cut_inference, name_inpu
 from zcompiler.capture.tile import copied
 from zcompiler.capture.tiling import choose_tiles
 from zcompiler.errors import DoesNotFit
+from zcompiler.logs import stage
 from zcompiler.options import Activations, Place
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.choose import choose_activations
@@ -30,13 +31,15 @@ _Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph behind the planner: `step` is its schedule for the plan's placement before any pass."""
+    """A graph behind the planner: `step` is its schedule for the plan's placement before any pass; `taken` the bytes of
+    the limit that others hold."""
 
     name: str
     captured: Captured
     buckets: tuple[Bucket, ...]
     step: Step
     plan: Plan
+    taken: int
 
     def scheduled(self, on_pass: Callable[[str, Schedule], None]) -> Schedule:
         """The finished schedule; `on_pass` gets its title and what it was like before, after each pass, and in the end.
@@ -44,7 +47,8 @@ class Planned:
         PassError as for `run_pipeline`.
         """
         on_pass("bare", self.step.schedule)
-        schedule = run_pipeline(self.step.schedule, parse_pipeline(self.plan.pipeline), on_pass)
+        with stage(f"{self.name}: passes"):
+            schedule = run_pipeline(self.step.schedule, parse_pipeline(self.plan.pipeline), on_pass)
         on_pass("final", schedule)
         return schedule
 
@@ -70,7 +74,9 @@ class Stages:
 
         def capture(activations: Activations) -> _Capture:
             again = frozenset(unit for unit in units if activations.recomputes(unit))
-            if again not in captures:
+            if again in captures:
+                return captures[again]
+            with stage(f"{name}: capture"):
                 captures[again] = partition_and_cut(
                     copied(joint), joint_inputs, self.named, num_fwd_outputs, self.around.fused,
                     again.__contains__, self.tilings, **kwargs,
@@ -112,8 +118,9 @@ class Stages:
         rows = plain
         if tiled.tiles:
             rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers, counted)
-        form, plan = self._plan(plain, rows, taken)
-        return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan)
+        with stage(f"{name}: plan, activations {activations}"):
+            form, plan = self._plan(plain, rows, taken)
+        return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan, taken)
 
     def _plan(self, plain: Form, rows: Form, taken: int) -> tuple[Form, Plan]:
         """Parameters that stay in memory are used as they are. Where they have to go, what tiles need is gathered

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+from zcompiler.logs import stage
+from zcompiler.progress import progress
 from zcompiler.schedule.model import Schedule
 from zcompiler.training.observed import leave_alone
 from zcompiler.training.optimizers import restore_states
@@ -47,13 +49,16 @@ def restore(model: torch.nn.Module) -> None:
     """
     settle()
     parameters = list(_module(model).parameters())
-    restore_states(parameters)
-    for p in parameters:
-        if record_of(p) is not None:
-            if p.grad is not None:
-                p.grad = p.grad.clone(memory_format=torch.preserve_format)
-            give_back(p)
-        leave_alone(p)
+    sizes = [p.numel() * p.element_size() for p in parameters]
+    with stage(f"restore of {len(parameters)} parameters"), progress("restoring", sum(sizes)) as advance:
+        for p, size in zip(parameters, sizes, strict=True):
+            restore_states([p])
+            if record_of(p) is not None:
+                if p.grad is not None:
+                    p.grad = p.grad.clone(memory_format=torch.preserve_format)
+                give_back(p)
+            leave_alone(p)
+            advance(size)
 
 
 def _session(model: torch.nn.Module) -> Session:

@@ -73,10 +73,11 @@ class LiveResidence:
         self.session, self.placement, self.planned, self.trains = session, placement, planned, trains
         self._known: dict[str, _Located] = {}
 
-    def admit(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Torch runs a graph with every model of the same form; the plan was made for the first of them only."""
+    def admit(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether some of them are new. DoesNotFit if there is no room for those: torch runs a graph with every model
+        of the same form, and the plan was made for the first of them only."""
         if all(record_of(p) is not None for p in parameters):
-            return
+            return False
         limit = self.session.options.memory
         most = self.planned + self.session.resting_in_memory(parameters)
         if most > limit:
@@ -87,6 +88,7 @@ class LiveResidence:
                 "(option place)",
                 most,
             )
+        return True
 
     def locate(self, bucket: Bucket, parameters: Sequence[torch.Tensor]) -> Ranges | None:
         for p in parameters:

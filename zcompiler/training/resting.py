@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from runtime_ext.interface import Segment
+from zcompiler.logs import stage
 from zcompiler.plan.plan import Homes
+from zcompiler.schedule.sizes import format_bytes
 from zcompiler.torch_compat import storage_sharers
 from zcompiler.training.observed import observe
 from zcompiler.training.registry import forget, known_parameters, record_of, remember
@@ -92,7 +94,8 @@ def take_over(session: Session, name: str, parameters: Sequence[torch.Tensor], h
     unit = Unit(session.unit_name(name), session, homes, sizes, itemsizes, trained=trained)
     if homes.params == session.store_tier:
         unit.parameters = segment = session.create_segment(unit.name, "param", sizes)
-        session.write_now(segment, [raw(p) for p in parameters])
+        with stage(f"{unit.name}: {format_bytes(sum(sizes))} of parameters to {session.store_tier}"):
+            session.write_now(segment, [raw(p) for p in parameters])
     for slot, p in enumerate(parameters):
         record = Record(unit, slot, p.dtype, p.shape, p.stride())
         remember(p, record)

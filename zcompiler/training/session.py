@@ -36,6 +36,7 @@ from zcompiler.training.activations import ActivationRoom
 from zcompiler.training.ordering import Uses
 from zcompiler.training.registry import record_of
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
+from zcompiler.training.told import tell_session
 
 if TYPE_CHECKING:
     from zcompiler.training.resting import Unit
@@ -88,6 +89,7 @@ class Session:
         self.activations = ActivationRoom(weakref.WeakMethod(self.create_segment), self.ledger, self.units)
         self._baseline = Baseline()
         weakref.finalize(self, self.runtime.close)
+        tell_session(self)
         if not options.nvme_is_ours:
             self.store()  # a path that the user named is checked even if nothing has to move
 

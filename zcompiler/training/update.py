@@ -25,6 +25,7 @@ from zcompiler.training.resting import Unit
 from zcompiler.training.session import Session
 from zcompiler.training.slices import UpdateCall, Updated
 from zcompiler.training.states import MASTER, StepForm, adopt_states, bare_copy, step_form, working_dtype
+from zcompiler.training.told import tell_update
 
 
 class Update:
@@ -45,7 +46,9 @@ class Update:
             if m.layout:
                 m.states = optimizer.state[m.p]
                 adopt_states(session, m.record.unit, m.p, m.record.slot, m.layout, m.states)
-        self.late = bool(self.members) and self._may_be_late(optimizer)
+        self._optimizer = type(optimizer).__name__
+        self._why_not_late = self._why_not_later(optimizer) if self.members else "there is nothing to update"
+        self.late = not self._why_not_late
 
     def run(self) -> None:
         """Do it now."""
@@ -72,16 +75,19 @@ class Update:
             self.session.late_steps += 1
             late.start(call, schedule, optimizer)
 
-    def _may_be_late(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether nobody could tell, and the limit leaves room for it beside a forward."""
-        if not self.session.options.late or seen_from_outside(optimizer, self.members):
-            return False
+    def _why_not_later(self, optimizer: torch.optim.Optimizer) -> str:
+        """Why it has to end in this step; empty if nobody could tell, and the limit leaves room for it beside a
+        forward."""
+        if not self.session.options.late:
+            return "the option late says so"
+        if seen_from_outside(optimizer, self.members):
+            return "it is the first, or somebody else refers to what it changes"
         if not self.session.executor.usable():
-            return False  # which the user is to be told in this step
+            return "the store can no longer be used"  # which the user is to be told in this step
         order, room = self.session.uses.ahead(self.members)
         self._size = late_bytes(room, self._subgroup_bytes(), self._moved(), OPTIMIZER_WORK)
         self.units = dict(sorted(self.units.items(), key=lambda item: min(order[m.record] for m in item[1])))
-        return self._size > 0
+        return "" if self._size > 0 else "the limit leaves no room for it beside a forward"
 
     def _call(self, size: int, depth: int, updated: Updated | None = None) -> tuple[UpdateCall, Schedule]:
         parts: dict[str, list[Part]] = {}
@@ -185,6 +191,7 @@ class Update:
         return SubGroup(name, homes, param, grad, state, edits, tuple(low.items()))
 
     def _schedule(self, groups: Sequence[SubGroup], ahead: int) -> Schedule:
+        tell_update(self._optimizer, len(self.members), len(groups), self._why_not_late)
         bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
         return run_pipeline(bare, parse_pipeline(f"prefetch-reads{{bytes={format_bytes(ahead)}}}"))
 

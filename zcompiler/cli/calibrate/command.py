@@ -6,7 +6,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,18 +14,19 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from zcompiler.cli.calibrate.compute import compute_samples
 from zcompiler.cli.calibrate.disk import Stored, disk_samples
 from zcompiler.cli.calibrate.found import machine_of
 from zcompiler.cli.calibrate.report import machine_table
 from zcompiler.cli.calibrate.samples import Effort, Sample, medians
+from zcompiler.cli.folders import no_folders_left
 from zcompiler.errors import ZinfError
 from zcompiler.machine.choose import calibrated_file, tiers_here
 from zcompiler.machine.file import write_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.options import parse_options
+from zcompiler.progress import progress
 
 
 def calibrate(
@@ -43,7 +44,7 @@ def calibrate(
     options = parse_options({"memory": 1} | ({"nvme": nvme} if nvme is not None else {}), environ=os.environ)
     notes = _busy()
     with ExitStack() as made:
-        made.enter_context(_no_folders_left(options.nvme[0]))
+        made.enter_context(no_folders_left(options.nvme[0]))
         tiers = tiers_here(options.nvme[0])
         samples: list[Sample] = []
         try:
@@ -55,11 +56,9 @@ def calibrate(
                 f"the disk was not measured, and described figures stand in: {error}; or name a folder on another "
                 "disk: zinf calibrate --nvme DIR"
             )
-        with _progress(errors) as advance:
-            advance("making ready", 0, 1)
-            samples += compute_samples(effort)
-            total = effort.rounds * len(samples)
-            figures = medians(samples, effort.rounds, lambda key: advance(key, 1, total))
+        samples += compute_samples(effort)
+        with progress("measuring this machine", effort.rounds * len(samples), console=errors) as advance:
+            figures = medians(samples, effort.rounds, lambda key: advance(1))
     machine = machine_of(figures, tiers)
     write_machine(machine, path, _comment(options.nvme, notes))
     for note in notes:
@@ -85,27 +84,6 @@ def _disk(folders: Sequence[Path], effort: Effort, notes: list[str]) -> Iterator
         yield disk_samples(stored, effort)
     finally:
         stored.close()
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar, if anybody is looking; it is told what was done, how many steps that were, and of how many."""
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("")
-        yield lambda what, steps, total: progress.update(task, description=what, advance=steps, total=total)
-
-
-@contextmanager
-def _no_folders_left(path: Path) -> Iterator[None]:
-    """Takes away again those folders down to `path` that are missing now, unless something is in them by then."""
-    missing = [folder for folder in (path, *path.parents) if not os.path.exists(folder)]
-    try:
-        yield
-    finally:
-        for folder in missing:
-            if os.path.isdir(folder) and not any(folder.iterdir()):
-                folder.rmdir()
 
 
 def _busy() -> list[str]:

@@ -1,0 +1,1 @@
+"""From what was found to rows: pure functions, which look at nothing but their arguments."""
