@@ -24,13 +24,14 @@ from zcompiler.lower.regions import RegionCompiler, usable_compute
 from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.machine.work import Work
-from zcompiler.options import OPTIMIZER_STATES, Options, parse_options
+from zcompiler.options import Options, parse_options
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
-from zcompiler.schedule.model import Schedule, Tier
+from zcompiler.schedule.model import Schedule
+from zcompiler.stages.around import states_per_parameter_byte, tiers_of
+from zcompiler.stages.dump import Dump
 from zcompiler.torch_compat import trim_memory
 from zcompiler.training.activations import ActivationRoom
-from zcompiler.training.dump import Dump
 from zcompiler.training.ordering import Uses
 from zcompiler.training.registry import record_of
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
@@ -66,7 +67,7 @@ class Session:
         arenas: dict[str, Arena] = {self.compute_tier: HostArena(self.compute_tier, min(options.memory, there))}
         self.runtime = Runtime(self._lanes, arenas, self._stores, Alone())
         self.executor = Executor(self.runtime)
-        self.tiers = tuple(Tier(t.name, t.capacity, t.name == self.compute_tier) for t in self.parts.tiers)
+        self.tiers = tiers_of(self.parts)
         self.schedules: dict[str, Schedule] = {}
         self.plans: dict[str, Plan] = {}
         self.works: dict[str, Mapping[str, Work]] = {}  # by schedule, the work of each run
@@ -110,10 +111,10 @@ class Session:
             gc.collect()  # what nobody holds any more takes nothing, though Python has not found it yet
         return resting()
 
-    def tiers_without(self, taken: int) -> tuple[Tier, ...]:
-        """The tiers, with `taken` bytes less in the compute tier."""
-        left = max(0, self.options.memory - taken)
-        return tuple(replace(t, budget=left) if t.compute else t for t in self.tiers)
+    @property
+    def next_graph(self) -> str:
+        """The name of the graph that is planned next."""
+        return f"graph{self.graphs}"
 
     def unit_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: two models may have a layer of the same name."""
@@ -228,13 +229,6 @@ class Session:
             for tier, (size, _) in peak(schedule).items():
                 peaks[tier] = max(peaks.get(tier, 0), size)
         return peaks
-
-
-def states_per_parameter_byte(options: Options) -> int:
-    """Bytes of state that the planned optimizer keeps for each byte of parameters, with its default settings; at most,
-    where 16-bit parameters are updated in 32 bits."""
-    states = len(OPTIMIZER_STATES[options.optimizer])
-    return 2 * (states + 1) if options.master else states
 
 
 _SESSIONS: weakref.WeakValueDictionary[Options, Session] = weakref.WeakValueDictionary()

@@ -1,0 +1,57 @@
+"""What a graph meets on its way to a schedule: options, tiers, and what earlier graphs and models have decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from zcompiler.machine.parts import Parts
+from zcompiler.options import OPTIMIZER_STATES, Options
+from zcompiler.schedule.model import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """`compute`: "inductor" or "eager", as it can be had here. `tiled`: the globs of option `tile` that fitted some
+    parameter, which the graphs add to.
+
+    `why_left` says why a parameter cannot be moved and is an ordinary input to the graph, None for one that can;
+    `decided` the homes, by kind, that earlier graphs chose for it; `taken` the bytes of the limit that parameters
+    other than these hold at rest, with their gradients and states. `notices_edits`: whether the store tells when a
+    mapped file is written. `note` is told of fallbacks.
+    """
+
+    options: Options
+    compute: str
+    parts: Parts
+    tiled: set[str]
+    why_left: Callable[[torch.Tensor], str | None]
+    decided: Callable[[torch.Tensor], tuple[tuple[str, str], ...]]
+    taken: Callable[[Sequence[torch.Tensor]], int]
+    notices_edits: Callable[[], bool]
+    note: Callable[[str], None]
+
+    @property
+    def fused(self) -> bool:
+        """Whether Inductor compiles the regions."""
+        return self.compute == "inductor"
+
+
+def tiers_of(parts: Parts, taken: int = 0) -> tuple[Tier, ...]:
+    """The tiers of a schedule, with `taken` bytes less in the compute tier."""
+    tiers = []
+    for t in parts.tiers:
+        compute, left = t.name == parts.compute, t.capacity
+        if compute and left is not None:
+            left = max(0, left - taken)
+        tiers.append(Tier(t.name, left, compute))
+    return tuple(tiers)
+
+
+def states_per_parameter_byte(options: Options) -> int:
+    """Bytes of state that the planned optimizer keeps for each byte of parameters, with its default settings; at most,
+    where 16-bit parameters are updated in 32 bits."""
+    states = len(OPTIMIZER_STATES[options.optimizer])
+    return 2 * (states + 1) if options.master else states

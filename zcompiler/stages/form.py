@@ -1,0 +1,48 @@
+"""One form of a captured graph: what its regions take for parameters, and its schedule before any pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from zcompiler.analyse.buckets import Bucket, buckets_of
+from zcompiler.capture.captured import Captured
+from zcompiler.capture.low import with_low_parameters
+from zcompiler.plan.plan import Placement
+from zcompiler.plan.saved import with_room_for_copies
+from zcompiler.plan.step import Step, bare_step
+from zcompiler.schedule.model import Tier
+from zcompiler.stages.around import Around, states_per_parameter_byte
+
+Decided = Callable[[int], tuple[tuple[str, str], ...]]  # Dynamo position -> (kind of state, its home), where known
+
+
+class Form:
+    """A graph over parameters as they rest, over rows of them, or over their cast copies, with its schedule before any
+    pass."""
+
+    def __init__(
+        self, name: str, captured: Captured, buckets: tuple[Bucket, ...], around: Around, tiers: tuple[Tier, ...]
+    ) -> None:
+        self.name, self.captured, self.buckets = name, captured, buckets
+        self._around, self._tiers = around, tiers
+
+    @cached_property
+    def step(self) -> Step:
+        factor = states_per_parameter_byte(self._around.options)
+        trains = self.captured.backward is not None
+        states = {b.name: b.whole * factor for b in self.buckets if trains and not b.has_tiles}
+        return bare_step(self.name, self.captured, self.buckets, self._tiers, states, self._around.fused)
+
+    def placed(self, placement: Placement) -> Step:
+        """The same for a placement, with room for what the user's choice of activations needs."""
+        step = self.step.placed(placement)
+        return with_room_for_copies(step) if self._around.options.activations.offload else step
+
+    def with_low(self, inputs: Sequence[Any], stays: Callable[[int], bool], decided: Decided) -> Form | None:
+        """The same over the copies in 16 bits, if there are any; not of parameters that it is decided to hold."""
+        captured = with_low_parameters(self.captured, stays)
+        if not captured.low:
+            return None
+        return Form(self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers)

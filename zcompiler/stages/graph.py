@@ -1,0 +1,166 @@
+"""The stages in the order in which a graph passes through them, up to its finished schedule. The table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.fx
+
+from zcompiler.analyse.buckets import Bucket, buckets_of
+from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.tiling import choose_tiles
+from zcompiler.errors import DoesNotFit
+from zcompiler.options import Place
+from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
+from zcompiler.plan.plan import KINDS, Plan
+from zcompiler.plan.planner import Question, make_plan
+from zcompiler.plan.step import Step
+from zcompiler.schedule.model import Schedule
+from zcompiler.stages.around import Around, tiers_of
+from zcompiler.stages.form import Form
+from zcompiler.torch_compat import joint_passes
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph behind the planner: `step` is its schedule for the plan's placement before any pass."""
+
+    name: str
+    captured: Captured
+    buckets: tuple[Bucket, ...]
+    step: Step
+    plan: Plan
+
+    def scheduled(self, on_pass: Callable[[str, Schedule], None]) -> Schedule:
+        """The finished schedule; `on_pass` gets its title and what it was like before, after each pass, and in the end.
+
+        PassError as for `run_pipeline`.
+        """
+        on_pass("bare", self.step.schedule)
+        schedule = run_pipeline(self.step.schedule, parse_pipeline(self.plan.pipeline), on_pass)
+        on_pass("final", schedule)
+        return schedule
+
+
+class Stages:
+    """One graph on its way. AOTAutograd calls `partition` or `inference`; each gives the graphs that it goes on with,
+    and the planned one."""
+
+    def __init__(self, around: Around, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+        self.around = around
+        self.inputs: Sequence[Any] = inputs
+        self.named = self._managed(name_inputs(graph_module, inputs))
+        names = {i.position: i.name for i in self.named if i.unit is not None}
+        chosen = choose_tiles(around.options.tile, names, inputs, around.tiled)
+        self.tilings = {p: tiling for p, tiling in chosen.items() if not self._stays(p)}
+
+    def partition(
+        self, name: str, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]:
+        """Forward and backward. DoesNotFit with the smallest limit that would do."""
+        forward, backward, captured, tiled = partition_and_cut(
+            joint,
+            joint_inputs,
+            self.named,
+            num_fwd_outputs,
+            self.around.fused,
+            self.around.options.activations.recomputes,
+            self.tilings,
+            **kwargs,
+        )
+        return forward, backward, self._planned(name, captured, tiled)
+
+    def inference(self, name: str, graph_module: torch.fx.GraphModule) -> Planned:
+        """A graph that has no backward. DoesNotFit with the smallest limit that would do."""
+        if self.around.fused:
+            graph_module = joint_passes(graph_module)
+        return self._planned(name, *cut_inference(graph_module, self.named, self.tilings))
+
+    def parameters(self, planned: Planned) -> list[torch.Tensor]:
+        """Those that the plan places."""
+        return [self.inputs[p] for b in planned.buckets for p in b.positions]
+
+    def _planned(self, name: str, captured: Captured, tiled: Captured) -> Planned:
+        around = self.around
+        buckets = buckets_of(captured, self.inputs, self._decided)
+        taken = around.taken([self.inputs[p] for b in buckets for p in b.positions])
+        tiers = tiers_of(around.parts, taken)
+        plain = Form(name, captured, buckets, around, tiers)
+        rows = plain
+        if tiled.tiles:
+            rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers)
+        form, plan = self._plan(plain, rows, taken)
+        return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan)
+
+    def _plan(self, plain: Form, rows: Form, taken: int) -> tuple[Form, Plan]:
+        """Parameters that stay in memory are used as they are. Where they have to go, what tiles need is gathered
+        (`rows`), and the copies that the graph casts parameters to: half the bytes."""
+        place, compute_tier = self.around.options.place, self.around.parts.compute
+        if place.params == "host":
+            return plain, self._plan_for(plain, place, taken)
+        low = rows.with_low(self.inputs, self._stays, self._decided)
+        if low is None and rows is plain:
+            return plain, self._plan_for(plain, place, taken)
+        if place.params == "auto":
+            try:
+                plan = self._plan_for(plain, replace(place, params="host"), taken)
+                if all(homes.params == compute_tier for homes in plan.placement.values()):
+                    return plain, plan
+            except DoesNotFit:
+                pass  # then not everything can stay
+        if low is None:
+            return rows, self._plan_for(rows, place, taken)
+        if self.around.notices_edits():
+            return low, self._plan_for(low, replace(place, params="nvme"), taken)
+        self.around.note(
+            "the file system of option nvme does not tell when a mapped file is written, so parameters that are "
+            "cast to 16 bits are read as they rest, in twice the bytes"
+        )
+        return rows, self._plan_for(rows, place, taken)
+
+    def _plan_for(self, form: Form, place: Place, taken: int) -> Plan:
+        known = {b.name: dict(self._decided(b.positions[0])) for b in form.buckets}
+        final = {name: homes if len(homes) == len(KINDS) else {} for name, homes in known.items()}
+        stored = frozenset(b.name for b in form.buckets if b.tile is not None or b.has_tiles)
+        options, parts = replace(self.around.options, place=place), self.around.parts
+
+        def plan(fixed: dict[str, dict[str, str]]) -> Plan:
+            bare, names = lambda p: form.placed(p).schedule, tuple(fixed)
+            asked = Question(bare, names, form.step.gradients, fixed, taken, form.step.fixed, stored)
+            return make_plan(asked, options, parts.compute, parts.store, _evaluate)
+
+        if known == final or form.captured.low or stored:  # neither a copy nor a tile is used of what is in memory
+            return plan(final)
+        try:
+            return plan(known)
+        except DoesNotFit:
+            return plan(final)  # what only evaluations have held in memory goes when it cannot stay
+
+    def _decided(self, position: int) -> tuple[tuple[str, str], ...]:
+        """The homes, by kind, that earlier graphs chose for this parameter."""
+        return self.around.decided(self.inputs[position])
+
+    def _stays(self, position: int) -> bool:
+        """Whether earlier graphs decided for good to hold this parameter in memory."""
+        return ("params", self.around.parts.compute) in (found := self._decided(position)) and len(found) == len(KINDS)
+
+    def _managed(self, named: tuple[Input, ...]) -> tuple[Input, ...]:
+        """Parameters that zinf cannot move stay what they are to the graph: ordinary inputs."""
+        left: dict[str, list[str]] = {}
+        kept = []
+        for i in named:
+            why = self.around.why_left(self.inputs[i.position]) if i.unit is not None else None
+            kept.append(Input(i.position, i.name) if why else i)
+            if why and self.inputs[i.position].numel():
+                left.setdefault(why, []).append(i.name)
+        for why, names in left.items():
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            self.around.note(f"parameter {names[0]}{others} cannot be moved and stays in ordinary memory: {why}")
+        return tuple(kept)
+
+
+def _evaluate(schedule: Schedule, pipeline: str) -> Schedule:
+    return run_pipeline(schedule, parse_pipeline(pipeline), trial=True)
