@@ -20,12 +20,17 @@ __all__ = ["DoesNotFit", "Stats", "ZinfError", "reset_stats", "restore", "schedu
 
 
 class _CallablePackage(types.ModuleType):
-    """`zcompiler.schedule` is the package of the schedule language and, called with a model, its schedules."""
+    """`zcompiler.schedule` is the package of the schedule language and, called with a model, its schedules: those in
+    use, or with inputs, those that would be (see `describe` in zcompiler/describe/describe.py)."""
 
-    def __call__(self, model: Any) -> Any:
-        from zcompiler.training.models import schedule
+    def __call__(self, model: Any, inputs: Any = None, **others: Any) -> Any:
+        if inputs is None and not others:
+            from zcompiler.training.models import schedule
 
-        return schedule(model)
+            return schedule(model)
+        from zcompiler.describe.describe import describe
+
+        return describe(model, inputs, **others)
 
 
 zcompiler.schedule.__class__ = _CallablePackage

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -15,8 +17,16 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput, PlainAOTInput, TangentAOTInput
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext, detect_fake_mode, tracing
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy
 
 Callback = Callable[..., Any]
@@ -310,3 +320,68 @@ def trim_memory() -> None:
     """Give freed heap memory back to the system, where the C library can."""
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)
+
+
+# What an operation raises whose result hangs on values that a fake tensor has not.
+NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+def shapes_only() -> Any:
+    """A mode in which tensors have everything but bytes: those made in it, and those it made from others."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_fake(t: torch.Tensor) -> bool:
+    """Whether a tensor has no bytes, whatever its device says."""
+    return isinstance(t, FakeTensor) or t.device.type == "meta"
+
+
+def without_bytes(t: torch.Tensor, mode: Any) -> torch.Tensor:
+    """What a tensor is to `mode`, on the CPU if it has no bytes yet: its storage, if it is shared, stays so for others
+    with bytes."""
+    if not is_fake(t) and type(t) in (torch.Tensor, torch.nn.Parameter):
+        return mode.from_tensor(t, static_shapes=True)
+    device = "cpu" if is_fake(t) else t.device
+    with mode, torch.no_grad():
+        fake = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+        if isinstance(t, torch.nn.Parameter):
+            return torch.nn.Parameter(fake, t.requires_grad)
+    return fake.requires_grad_(t.requires_grad)
+
+
+def copy_without_bytes(module: torch.nn.Module, mode: Any) -> tuple[torch.nn.Module, dict[int, torch.Tensor]]:
+    """A copy of a module whose tensors have no bytes, and what each parameter is a copy of, by id."""
+    own = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    memo: dict[int, Any] = {key: without_bytes(t, mode) for key, t in own.items()}
+    sources = {id(memo[key]): t for key, t in own.items()}
+    with FakeCopyMode(mode):
+        return copy.deepcopy(module, memo), sources
+
+
+def compile_apart(module: torch.nn.Module, backend: Callback) -> Callback:
+    """torch.compile, whose compiled code does not count against the limit of others for the same functions, where
+    torch (2.13) can do that."""
+    known = inspect.signature(torch.compile).parameters
+    apart: dict[str, Any] = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+    return torch.compile(module, backend=backend, **apart)
+
+
+def each_tensor(change: Callback, tree: Any) -> Any:
+    """The same tree (dicts, lists, tuples, model outputs) with `change` done to its tensors."""
+    return tree_map_only(torch.Tensor, change, tree)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors of a tree in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def cause_in_backend(error: BaseException) -> BaseException | None:
+    """What a backend has raised, where Dynamo says that it did."""
+    return getattr(error, "inner_exception", None)
+
+
+def strided_like(t: torch.Tensor) -> torch.Tensor:
+    """A tensor of this form, and nothing in it; where sizes are symbolic, of what they were when it was captured."""
+    shape, strides = [size_hint(n) for n in t.shape], [size_hint(n) for n in t.stride()]
+    return torch.empty_strided(shape, strides, dtype=t.dtype, device=t.device)

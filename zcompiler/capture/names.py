@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 # Words that mean something in the text of a schedule; a layer or an argument may be called like one.
@@ -51,3 +52,13 @@ def clean(step: str) -> str:
     """One step of a path as a schedule can write it; may be empty."""
     text = re.sub(r"[^A-Za-z0-9_.-]+", "_", step).strip("_")
     return f"{text}_" if text in RESERVED else text
+
+
+def numbered(wanted: str, taken: Counter[str]) -> str:
+    """`wanted`, or with a number behind it if it is taken; it then is."""
+    name = wanted
+    while name in taken:  # the name of a unit's second bucket may be that of a second model's unit
+        taken[wanted] += 1
+        name = f"{wanted}:{taken[wanted]}"
+    taken[name] = 1
+    return name

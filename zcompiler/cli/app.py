@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,15 @@ from rich.table import Table
 
 from zcompiler.errors import ZinfError
 from zcompiler.options import OPTIONS, OptionError, options_table
+
+
+class Dtype(StrEnum):
+    """Of a configuration's weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
 
 app = typer.Typer(
     name="zinf",
@@ -89,6 +99,35 @@ def calibrate(
 
     errors = Console(stderr=True)
     run(nvme=nvme, output=output, as_json=json_wanted, console=Console(), errors=errors, effort=Effort())
+
+
+@app.command()
+def dump(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A Python file with model() and inputs(), MODULE:FUNCTION, or a configuration of transformers: a JSON "
+            "file, a folder, a model type such as llama, or a class name."
+        ),
+    ],
+    memory: Annotated[str | None, typer.Option(help="The limit, such as 16GiB; what is free here.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of the configuration, such as num_hidden_layers=80.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences a step, for a configuration.")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sequence, for a configuration.")] = 512,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Of a configuration's weights; what it says, else float32.")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train/--infer", help="A training step, or forward alone.")] = True,
+) -> None:
+    """Print the plan and the schedules for a model, from its shapes alone: nothing is allocated, compiled or run."""
+    from zcompiler.cli.dump.command import dump as run
+    from zcompiler.cli.dump.target import Wanted
+
+    options = {"memory": memory} if memory is not None else {}
+    wanted = Wanted(target, tuple(settings or ()), batch, tokens, dtype.value if dtype else None, train)
+    typer.echo(run(wanted, options), nl=False)
 
 
 @app.command()

@@ -24,6 +24,19 @@ class Homes:
         """Whether any kind rests there."""
         return tier in (self.params, self.grads, self.optimizer)
 
+    def decided(self, trained: bool, stored: bool) -> tuple[tuple[str, str], ...]:
+        """The homes that further graphs find decided, by kind. An evaluation (not `trained`) decides nothing about
+        gradients and states of what it holds in memory (not `stored`), and not for good that it is there: when it is
+        trained, it takes more."""
+        decided = KINDS if trained or stored else ("params",)
+        return tuple((kind, getattr(self, kind)) for kind in decided)
+
+    def held(self, tier: str, states: int, trained: bool) -> int:
+        """How many times the bytes of the parameters rest in a tier between steps, with `states` bytes of state for
+        each of parameters."""
+        made = (self.grads == tier) + states * (self.optimizer == tier) if trained else 0
+        return (self.params == tier) + made
+
 
 Placement = Mapping[str, Homes]  # by bucket
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from runtime_ext.interface import Segment
-from zcompiler.plan.plan import KINDS, Homes
+from zcompiler.plan.plan import Homes
 from zcompiler.torch_compat import storage_sharers
 from zcompiler.training.observed import observe
 from zcompiler.training.registry import forget, known_parameters, record_of, remember
@@ -49,16 +49,12 @@ class Unit:
     trained: bool = True  # False: only graphs that make no gradients know it
 
     def decided(self) -> tuple[tuple[str, str], ...]:
-        """The homes that further graphs find decided, by kind. An evaluation decides nothing about gradients and states
-        of what it holds in memory, and not for good that it is there: when it is trained, it takes more."""
-        decided = KINDS if self.trained or self.parameters is not None else ("params",)
-        return tuple((kind, getattr(self.homes, kind)) for kind in decided)
+        """The homes that further graphs find decided, by kind."""
+        return self.homes.decided(self.trained, self.parameters is not None)
 
     def resting_in(self, tier: str, states: int) -> int:
         """Bytes that the unit holds in a tier between steps, with `states` bytes of state for each of parameters."""
-        homes = self.homes
-        made = (homes.grads == tier) + states * (homes.optimizer == tier) if self.trained else 0
-        return sum(self.sizes) * ((homes.params == tier) + made)
+        return sum(self.sizes) * self.homes.held(tier, states, self.trained)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

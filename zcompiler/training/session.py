@@ -19,6 +19,7 @@ from runtime_ext.host.runtime import Alone
 from runtime_ext.interface import Arena, Lane, Segment, Store
 from runtime_ext.nvme import NvmeStore
 from runtime_ext.runtime import Runtime
+from zcompiler.capture.names import numbered
 from zcompiler.errors import ZinfError
 from zcompiler.lower.regions import RegionCompiler, usable_compute
 from zcompiler.machine.choose import choose_machine
@@ -118,12 +119,7 @@ class Session:
 
     def unit_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: two models may have a layer of the same name."""
-        name = wanted
-        while name in self._unit_names:  # the name of a unit's second bucket may be that of a second model's unit
-            self._unit_names[wanted] += 1
-            name = f"{wanted}:{self._unit_names[wanted]}"
-        self._unit_names[name] = 1
-        return name
+        return numbered(wanted, self._unit_names)
 
     def update_schedule(self, key: Hashable, make: Callable[[], Schedule]) -> Schedule:
         """The schedule of an update, made anew only when something about it changed."""

@@ -15,6 +15,11 @@ def why_not_managed(p: torch.Tensor) -> str | None:
         return f"its class is {type(p).__name__}, not Parameter"
     if p.device.type != "cpu":
         return f"it is on {p.device}"
+    return why_not_movable(p) or ("another tensor shares its storage" if storage_is_shared(p) else None)
+
+
+def why_not_movable(p: torch.Tensor) -> str | None:
+    """The same as far as its layout alone tells."""
     if p.layout is not torch.strided or p.is_quantized:
         return f"its layout is {p.layout}"
     if p.numel() == 0:
@@ -23,8 +28,6 @@ def why_not_managed(p: torch.Tensor) -> str | None:
         return f"its strides {p.stride()} leave gaps or overlap"
     if p.untyped_storage().nbytes() != p.numel() * p.element_size():
         return "it is a part of a larger storage"
-    if storage_is_shared(p):
-        return "another tensor shares its storage"
     return None
 
 
