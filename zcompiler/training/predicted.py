@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zcompiler.errors import ZinfError
 from zcompiler.machine.machine import Machine
+from zcompiler.plan.beside import DEPTH
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.simulate.costs import costs, shared_lanes
 from zcompiler.schedule.simulate.program import Program, prepare
@@ -11,7 +12,6 @@ from zcompiler.schedule.simulate.simulator import simulate
 from zcompiler.schedule.simulate.steps import at_once, late, repeated, stored_bytes, subgroup_bytes
 from zcompiler.schedule.simulate.timeline import Timeline
 from zcompiler.schedule.words import phase_of
-from zcompiler.training.ordering import DEPTH
 from zcompiler.training.session import Session
 
 
