@@ -43,11 +43,14 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """What zinf would do for a model. `notes` are the fallbacks that it would warn of. `str()` is the text: of each
-    graph the plan as a comment and the finished schedule, and in the end that of the update."""
+    """What zinf would do for a model. `update`: the schedule of an optimizer step, from the second on, if any of its
+    parameters or states are in the store; `late`: whether it goes on beside the next forward. `notes` are the fallbacks
+    that zinf would warn of. `str()` is the text: of each graph the plan as a comment and the finished schedule, and in
+    the end that of the update."""
 
     graphs: tuple[Described, ...]
     update: Schedule | None
+    late: bool
     options: Options
     machine: Chosen
     notes: tuple[str, ...]
