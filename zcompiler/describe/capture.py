@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from zcompiler.describe.described import Described
+from zcompiler.describe.ops import ops_text
 from zcompiler.describe.resting import Resting
 from zcompiler.machine.choose import Chosen
 from zcompiler.machine.parts import Parts
@@ -56,7 +57,8 @@ class Capturing:
             passes: list[tuple[str, Schedule]] = []
             final = planned.scheduled(lambda title, schedule: passes.append((title, schedule)))
             reasons = plan_text(planned.plan, str(self._machine), planned.captured.tiles.values())
-            self.graphs.append(Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works))
+            ops = ops_text(planned.captured, planned.step)
+            self.graphs.append(Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works, ops))
             calls.append(lambda: self.resting.call(planned, final, inputs))
 
         def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:

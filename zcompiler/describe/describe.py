@@ -84,8 +84,11 @@ def describe(
         raise
     if not capturing.graphs:
         raise ZinfError(f"torch has captured no graph of {type(module).__name__}: see TORCH_LOGS=graph_breaks")
-    update = described_update(capturing, chosen, updater) if updater is not None else (None, False)
-    return Schedules(tuple(capturing.graphs), *update, chosen, machine, tuple(capturing.notes))
+    update, late, fused = None, False, False
+    if updater is not None:
+        update, late = described_update(capturing, chosen, updater)
+        fused = any(group.get("fused") for group in updater.param_groups)
+    return Schedules(tuple(capturing.graphs), update, late, fused, chosen, machine, tuple(capturing.notes))
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

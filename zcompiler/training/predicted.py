@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from zcompiler.errors import ZinfError
 from zcompiler.machine.machine import Machine
-from zcompiler.plan.beside import DEPTH
 from zcompiler.schedule.model import Schedule
-from zcompiler.schedule.simulate.costs import costs, shared_lanes
-from zcompiler.schedule.simulate.program import Program, prepare
-from zcompiler.schedule.simulate.simulator import simulate
-from zcompiler.schedule.simulate.steps import at_once, late, repeated, stored_bytes, subgroup_bytes
 from zcompiler.schedule.simulate.timeline import Timeline
 from zcompiler.schedule.words import phase_of
+from zcompiler.stages.times import step_timeline
 from zcompiler.training.session import Session
 
 
@@ -25,19 +21,9 @@ def predicted_step(session: Session, machine: Machine, *, fused: bool = False, s
     if len(graphs) != 1 or "update" not in session.schedules:
         there = ", ".join(session.schedules) or "none"
         raise ZinfError(f"one graph that trains and an update make a step; the schedules here are: {there}")
-    graph = _program(session, graphs[0], machine, fused, None)
-    update = session.schedules["update"]
-    is_late = session.late_steps > 0
-    lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
-    join = late if is_late else at_once
-    step = join(graph, _program(session, "update", machine, fused, lag))
-    return simulate(repeated(step, steps), shared_lanes(machine))
-
-
-def _program(session: Session, name: str, machine: Machine, fused: bool, lag: int | None) -> Program:
-    schedule = session.schedules[name]
-    seconds = costs(schedule, machine, session.works.get(name, {}), fused)
-    return prepare(schedule, seconds, stored_bytes(schedule) if lag is None else lag)
+    graph, update = session.schedules[graphs[0]], session.schedules["update"]
+    works, is_late = session.works[graphs[0]], session.late_steps > 0
+    return step_timeline(graph, works, update, is_late, machine, fused=fused, steps=steps)
 
 
 def _trains(schedule: Schedule) -> bool:

@@ -1,0 +1,39 @@
+"""What a training step is going to cost on a machine, from its finished schedules alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zcompiler.machine.machine import Machine
+from zcompiler.machine.work import Work
+from zcompiler.plan.beside import DEPTH
+from zcompiler.schedule.model import Schedule
+from zcompiler.schedule.simulate.costs import costs, shared_lanes
+from zcompiler.schedule.simulate.program import Program, prepare
+from zcompiler.schedule.simulate.simulator import simulate
+from zcompiler.schedule.simulate.steps import at_once, late, repeated, stored_bytes, subgroup_bytes
+from zcompiler.schedule.simulate.timeline import Timeline
+
+
+def step_timeline(
+    graph: Schedule,
+    works: Mapping[str, Work],
+    update: Schedule | None,
+    is_late: bool,
+    machine: Machine,
+    *,
+    fused: bool = False,
+    steps: int = 1,
+) -> Timeline:
+    """The timeline of `steps` steps of one graph, one after the other; each with its update, if there is one, at once
+    or late. `works` has the work of each of the graph's runs; `fused`: whether the optimizer updates in one kernel."""
+    step = _program(graph, works, machine, fused, stored_bytes(graph))
+    if update is not None:
+        lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
+        join = late if is_late else at_once
+        step = join(step, _program(update, {}, machine, fused, lag))
+    return simulate(repeated(step, steps), shared_lanes(machine))
+
+
+def _program(schedule: Schedule, works: Mapping[str, Work], machine: Machine, fused: bool, lag: int) -> Program:
+    return prepare(schedule, costs(schedule, machine, works, fused), lag)
