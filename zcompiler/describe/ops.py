@@ -15,17 +15,18 @@ from zcompiler.plan.step import PhaseNames, Step
 
 def ops_text(captured: Captured, step: Step) -> str:
     """The regions of forward and backward, in order: what each takes, its operators, what it hands on."""
-    lines = list(_phase(captured.forward, step.forward))
+    lines = list(_phase(captured, captured.forward, step.forward))
     if captured.backward is not None and step.backward is not None:
-        lines += _phase(captured.backward, step.backward)
+        lines += _phase(captured, captured.backward, step.backward)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _phase(cut: Cut, names: PhaseNames) -> Iterator[str]:
+def _phase(captured: Captured, cut: Cut, names: PhaseNames) -> Iterator[str]:
     for title, region in zip(names.regions, cut.regions, strict=True):
         yield f"region {title}"
         for node in region.module.graph.nodes:
-            yield f"  {_line(node)}"
+            known = captured.parameter(node.name) if node.op == "placeholder" else None
+            yield f"  {_line(node)}" + (f"  {known.name}" if known is not None else "")
         yield ""
 
 
