@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from zcompiler.errors import ZinfError
-from zcompiler.options import OPTIONS, OptionError, options_table
+from zcompiler.options import OPTIONS, OptionError, options_table, parse_options
 
 
 class Dtype(StrEnum):
@@ -187,7 +188,6 @@ def dump(
             "file, a folder, a model type such as llama, or a class name."
         ),
     ],
-    memory: Annotated[str | None, typer.Option(help="The limit, such as 16GiB; what is free here.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE of the configuration, such as num_hidden_layers=80.")
     ] = None,
@@ -196,15 +196,58 @@ def dump(
     dtype: Annotated[
         Dtype | None, typer.Option(help="Of a configuration's weights; what it says, else float32.")
     ] = None,
+    autocast: Annotated[Dtype | None, typer.Option(help="The model runs under torch.autocast.")] = None,
     train: Annotated[bool, typer.Option("--train/--infer", help="A training step, or forward alone.")] = True,
+    memory: Annotated[
+        str | None, typer.Option(help="The limit, such as 16GiB; else what --machine has, else what is free here.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(help="As the option machine: a shipped name or a .toml file.")] = None,
+    place: Annotated[list[str] | None, typer.Option(help="KIND=HOME, such as params=nvme; again for others.")] = None,
+    activations: Annotated[
+        list[str] | None, typer.Option(help="keep, nvme, recompute or recompute+nvme; GLOB=... for some units.")
+    ] = None,
+    tile: Annotated[list[str] | None, typer.Option(help="GLOB=COUNT: matmuls in tiles.")] = None,
+    prefetch: Annotated[str | None, typer.Option(help="Bytes that may be read ahead.")] = None,
+    compute: Annotated[str | None, typer.Option(help="inductor or eager.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim.")] = None,
+    master: Annotated[str | None, typer.Option(help="float32: 16-bit parameters are updated in it.")] = None,
+    late: Annotated[bool, typer.Option("--late/--no-late", help="Updates beside the next forward.")] = True,
+    passes: Annotated[str | None, typer.Option(help="Run these passes instead of the plan's.")] = None,
+    after: Annotated[str | None, typer.Option(help="The schedule after this pass, or `all`; `bare` is before.")] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="The captured operators, region by region.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Where everything rests, and why.")] = False,
+    times: Annotated[bool, typer.Option("--times", help="When each op runs on the machine, and a summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything but the operators as one document.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write files there, as the option dump does.")] = None,
 ) -> None:
     """Print the plan and the schedules for a model, from its shapes alone: nothing is allocated, compiled or run."""
+    from zcompiler.cli.dump.options import zinf_options
+
+    given = {
+        "memory": memory,
+        "machine": machine,
+        "prefetch": prefetch,
+        "compute": compute,
+        "optimizer": optimizer,
+        "master": master,
+        "late": late,
+    }
+    options = zinf_options(given, place or (), activations or (), tile or ())
+    parse_options(options, environ=os.environ)  # what is wrong is said before torch is imported
     from zcompiler.cli.dump.command import dump as run
+    from zcompiler.cli.dump.show import Wanted as Shown
     from zcompiler.cli.dump.target import Wanted
 
-    options = {"memory": memory} if memory is not None else {}
-    wanted = Wanted(target, tuple(settings or ()), batch, tokens, dtype.value if dtype else None, train)
-    typer.echo(run(wanted, options), nl=False)
+    run(
+        Wanted(target, tuple(settings or ()), batch, tokens, dtype, train),
+        options,
+        Shown(after, ops, plan, times, as_json),
+        passes=passes,
+        autocast=autocast,
+        output=output,
+        echo=lambda text: typer.echo(text, nl=False),
+        warn=lambda text: typer.echo(f"warning: {text}", err=True),
+    )
 
 
 @app.command(rich_help_panel=SCHEDULES)

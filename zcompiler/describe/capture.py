@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from zcompiler.describe.described import Described
+from zcompiler.describe.ops import ops_text
 from zcompiler.describe.resting import Resting
 from zcompiler.machine.choose import Chosen
 from zcompiler.machine.parts import Parts
@@ -55,10 +56,11 @@ class Capturing:
 
         def add(planned: Planned) -> None:
             passes: list[tuple[str, Schedule]] = []
-            planned.scheduled(lambda title, schedule: passes.append((title, schedule)))
+            final = planned.scheduled(lambda title, schedule: passes.append((title, schedule)))
             reasons = plan_text(planned.plan, str(self._machine), planned.captured.tiles.values())
-            self.graphs.append(Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works))
-            calls.append(lambda: self.resting.place(planned, inputs))
+            ops = ops_text(planned.captured, planned.step)
+            self.graphs.append(Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works, ops))
+            calls.append(lambda: self.resting.call(planned, final, inputs))
 
         def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
             forward, backward, planned = stages.partition(self._next, joint, joint_inputs, **kwargs)

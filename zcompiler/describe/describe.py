@@ -10,6 +10,7 @@ import torch
 
 from zcompiler.describe.capture import Capturing
 from zcompiler.describe.described import Schedules
+from zcompiler.describe.update import described_update
 from zcompiler.errors import ZinfError
 from zcompiler.lower.regions import usable_compute
 from zcompiler.machine.choose import choose_machine
@@ -63,11 +64,14 @@ def describe(
         capturing.note(note)
     args, kwargs = _arguments(each_tensor(lambda t: without_bytes(t, mode), inputs))
     compiled = compile_apart(copy, capturing)
+    make = optimizer or getattr(torch.optim, chosen.optimizer)
+    updater: torch.optim.Optimizer | None = None
     try:
         with mode, torch.set_grad_enabled(train):
             out = compiled(*args, **kwargs)
             if train:
                 _loss_of(out, loss).backward()
+                updater = make(copy.parameters())
     except NO_VALUES as error:
         raise ZinfError(
             f"{type(module).__name__} looks at the values of tensors outside what torch can capture ({error}), and "
@@ -80,7 +84,11 @@ def describe(
         raise
     if not capturing.graphs:
         raise ZinfError(f"torch has captured no graph of {type(module).__name__}: see TORCH_LOGS=graph_breaks")
-    return Schedules(tuple(capturing.graphs), None, chosen, machine, tuple(capturing.notes))
+    update, late, fused = None, False, False
+    if updater is not None:
+        update, late = described_update(capturing, chosen, updater)
+        fused = any(group.get("fused") for group in updater.param_groups)
+    return Schedules(tuple(capturing.graphs), update, late, fused, chosen, machine, tuple(capturing.notes))
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

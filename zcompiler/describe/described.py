@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from zcompiler.errors import ZinfError, did_you_mean
 from zcompiler.machine.choose import Chosen
 from zcompiler.machine.work import Work
 from zcompiler.options import Options
+from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.model import Schedule
 
@@ -15,13 +17,14 @@ from zcompiler.schedule.model import Schedule
 @dataclass(frozen=True, slots=True)
 class Described:
     """One graph. `passes` are its schedules by title: "bare", after each pass, "final"; `reasons` is the text of the
-    plan; `works` has the work of each run."""
+    plan; `works` has the work of each run; `ops` is the text of its operators, region by region."""
 
     name: str
     plan: Plan
     reasons: str
     passes: tuple[tuple[str, Schedule], ...]
     works: Mapping[str, Work]
+    ops: str
 
     @property
     def final(self) -> Schedule:
@@ -33,21 +36,34 @@ class Described:
         return any(region.phase == "bwd" for region in self.final.regions)
 
     def after(self, title: str) -> Schedule:
-        """The schedule after a pass. LookupError names the passes there are."""
-        for known, schedule in self.passes:
-            if known == title:
-                return schedule
-        there = ", ".join(known for known, _ in self.passes)
-        raise LookupError(f"{self.name} has no schedule after {title!r}, only after {there}")
+        """The schedule after a pass. ZinfError names the passes there are."""
+        found = dict(self.passes).get(title)
+        if found is None:
+            titles = [known for known, _ in self.passes]
+            raise ZinfError(
+                f"no schedule of {self.name} is called {title!r}{did_you_mean(title, titles)}; "
+                f"there are {', '.join(titles)}"
+            )
+        return found
+
+    def through(self, pipeline: str) -> Described:
+        """The same with other passes than the plan's, given as text. PipelineError, PassError as for `run_pipeline`."""
+        passes = [("bare", self.after("bare"))]
+        final = run_pipeline(passes[0][1], parse_pipeline(pipeline), lambda title, s: passes.append((title, s)))
+        return replace(self, passes=(*passes, ("final", final)))
 
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """What zinf would do for a model. `notes` are the fallbacks that it would warn of. `str()` is the text: of each
-    graph the plan as a comment and the finished schedule, and in the end that of the update."""
+    """What zinf would do for a model. `update`: the schedule of an optimizer step, from the second on, if any of its
+    parameters or states are in the store; `late`: whether it goes on beside the next forward; `fused`: whether in one
+    kernel. `notes` are the fallbacks that zinf would warn of. `str()` is the text: of each graph the plan as a comment
+    and the finished schedule, and in the end that of the update."""
 
     graphs: tuple[Described, ...]
     update: Schedule | None
+    late: bool
+    fused: bool
     options: Options
     machine: Chosen
     notes: tuple[str, ...]

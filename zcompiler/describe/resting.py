@@ -1,16 +1,18 @@
-"""What rests where, once the graphs so far have been called: what `training/resting.py` does to live parameters."""
+"""What rests where and who uses it, once the graphs so far were called: what `training/` notes of live parameters."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from zcompiler.capture.names import numbered
 from zcompiler.machine.parts import Parts
+from zcompiler.plan.beside import Used, room_beside, uses_of
 from zcompiler.plan.plan import Homes
+from zcompiler.schedule.model import Schedule
 from zcompiler.stages.graph import Planned
 
 
@@ -31,6 +33,10 @@ class Resting:
         """`states`: bytes of optimizer state for each byte of parameters."""
         self.parts, self._states = parts, states
         self._units: dict[int, Unit] = {}
+        self._observed: set[int] = set()
+        self._low: dict[int, dict[torch.dtype, None]] = {}
+        self._forwards: dict[str, tuple[list[Used], dict[str, list[int]]]] = {}
+        self._rows: set[str] = set()
         self._names: Counter[str] = Counter()
 
     def unit_of(self, p: torch.Tensor) -> Unit | None:
@@ -48,15 +54,36 @@ class Resting:
         others = set(self._units.values()) - own
         return sum(unit.nbytes * unit.homes.held(tier, self._states, unit.trained) for unit in others)
 
-    def place(self, planned: Planned, inputs: Sequence[torch.Tensor]) -> None:
+    def observed(self, p: torch.Tensor) -> bool:
+        """Whether zinf would see an outside look at it."""
+        return id(p) in self._observed
+
+    def low(self, p: torch.Tensor) -> tuple[torch.dtype, ...]:
+        """The narrower types in which graphs take this parameter."""
+        return tuple(self._low.get(id(p), ()))
+
+    def beside_forwards(self, waiting: Mapping[int, int]) -> tuple[dict[int, int], int]:
+        """As `room_beside`, by ids of parameters."""
+        return room_beside(list(self._forwards.values()), self._rows, waiting)
+
+    def call(self, planned: Planned, schedule: Schedule, inputs: Sequence[torch.Tensor]) -> None:
         """A graph is called with these inputs: what it finds nowhere, or has to move, gets its place."""
-        trains = planned.captured.backward is not None
+        trains, store = planned.captured.backward is not None, self.parts.store
         for bucket in planned.buckets:
-            homes = planned.plan.placement[bucket.name]
-            new = [p for i in bucket.positions if self._wants(p := inputs[i], homes, trains)]
+            homes, own = planned.plan.placement[bucket.name], [inputs[i] for i in bucket.positions]
+            new = [p for p in own if self._wants(p, homes, trains)]
             if new:
                 unit = Unit(numbered(bucket.rests_as, self._names), homes, sum(p.nbytes for p in new), trains)
                 self._units.update((id(p), unit) for p in new)
+            if homes.uses(store) or planned.plan.uses(store):
+                self._observed.update(map(id, own))
+            if bucket.low is not None:
+                for p in own:
+                    self._low.setdefault(id(p), {})[bucket.low] = None
+        if trains and planned.name not in self._forwards:
+            keys = {b.name: [id(inputs[i]) for i in b.positions] for b in planned.buckets}
+            self._forwards[planned.name] = uses_of(schedule), keys
+            self._rows.update(b.name for b in planned.buckets if b.tile is not None)
 
     def _wants(self, p: torch.Tensor, homes: Homes, trains: bool) -> bool:
         unit = self.unit_of(p)

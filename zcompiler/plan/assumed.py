@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from zcompiler.plan.beside import DEPTH, UNLIMITED, late_bytes, room_in_forward
+from zcompiler.plan.beside import DEPTH, UNLIMITED, late_bytes, room_beside, uses_of
 from zcompiler.plan.holding import resting_bytes, state_bytes
 from zcompiler.plan.plan import Homes, Placement, describe
 from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, least_bytes, subgroup_bytes, update_schedule
@@ -44,16 +44,14 @@ def assumed_update(
     memory = tier.budget if tier.budget is not None else UNLIMITED
     each = moved_per_byte(schedule, placement, gradients)
     size = subgroup_bytes(memory, resting, describe(placement), each, OPTIMIZER_WORK)
+    waiting = {b: sizes["grads", b] if placement[b].grads == tier.name else 0 for kind, b in sizes if kind == "grads"}
+    order, room = room_beside([(uses_of(schedule), {bucket: [bucket] for bucket in placement})], (), waiting)
     depth = 1
-    if late:
-        room = _room_beside_forward(schedule, placement, gradients)
-        if smaller := late_bytes(room, size, each, OPTIMIZER_WORK):
-            size, depth = smaller, DEPTH
-    groups = [
-        group
-        for bucket in _in_order_of_use(schedule, moving)
-        for group in _subgroups(bucket, moving[bucket], sizes, size)
-    ]
+    if late and (smaller := late_bytes(room, size, each, OPTIMIZER_WORK)):
+        size, depth = smaller, DEPTH
+    groups: list[SubGroup] = []
+    for bucket in sorted(moving, key=lambda b: order[b]):
+        groups += _subgroups(bucket, moving[bucket], sizes, size)
     ahead = depth * max(group.nbytes for group in groups)
     update = update_schedule(groups, schedule.tiers, OPTIMIZER_WORK)
     update = evaluate(update, f"prefetch-reads{{bytes={format_bytes(ahead)}}}")
@@ -93,27 +91,3 @@ def _subgroups(bucket: str, homes: Homes, sizes: Mapping[tuple[str, str], int], 
         name = bucket if count == 1 else f"{bucket}[{i}]"
         groups.append(SubGroup(name, homes, part, part, part * states // whole))
     return groups
-
-
-def _in_order_of_use(schedule: Schedule, buckets: Placement) -> list[str]:
-    reads = (name for _, op in schedule.ops() if op.kind == "run" for name in op.reads if name in buckets)
-    return list(dict.fromkeys((*reads, *buckets)))
-
-
-def _room_beside_forward(schedule: Schedule, placement: Placement, gradients: Mapping[str, str]) -> int:
-    """The least that a region of forward leaves, with the gradients that wait in memory for the units' first use."""
-    regions = room_in_forward(schedule)
-    first: dict[str, int] = {}
-    for at, region in enumerate(regions):
-        for value in region.values:
-            first.setdefault(value, at)
-    waiting = [0] * (len(regions) + 1)
-    compute = schedule.compute_tier.name
-    for (kind, bucket), nbytes in state_bytes(schedule, gradients).items():
-        if kind == "grads" and placement[bucket].grads == compute:
-            waiting[first.get(bucket, len(regions))] += nbytes
-    room, held = UNLIMITED if regions else 0, sum(waiting)
-    for at, region in enumerate(regions):
-        held -= waiting[at]
-        room = min(room, region.left - held)
-    return room

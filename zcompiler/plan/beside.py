@@ -1,8 +1,10 @@
-"""What the regions of forward leave of the limit for an update that goes on beside them."""
+"""In which order forwards need the parameters, and what they leave of the limit for an update that goes on beside."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from zcompiler.plan.update import SMALLEST_SUBGROUP
 from zcompiler.schedule.memory import memory
@@ -14,17 +16,19 @@ DEPTH = 2
 LARGEST_LATE = 8 << 20
 UNLIMITED = 1 << 62
 
+Key = TypeVar("Key", bound=Hashable)
+
 
 @dataclass(frozen=True, slots=True)
-class RegionRoom:
-    """A region of forward: the bytes of the limit that it leaves, and the values that it reads."""
+class Used:
+    """A region of a forward: bytes of the limit that it leaves, and the values that it reads."""
 
     left: int
     values: tuple[str, ...]
 
 
-def room_in_forward(schedule: Schedule) -> list[RegionRoom]:
-    """The regions of forward, in order. A tier without a budget leaves more than anybody needs."""
+def uses_of(schedule: Schedule) -> list[Used]:
+    """The regions of a schedule's forward, in order."""
     tier = schedule.compute_tier
     during = iter(memory(schedule).during[tier.name])
     limit = tier.budget if tier.budget is not None else UNLIMITED
@@ -33,8 +37,49 @@ def room_in_forward(schedule: Schedule) -> list[RegionRoom]:
         peak = max((int(next(during)) for _ in region.ops), default=0)
         if phase_of(region.name) == "fwd":
             reads = tuple(value for op in region.ops if op.kind == "run" for value in op.reads)
-            found.append(RegionRoom(limit - peak, reads))
+            found.append(Used(limit - peak, reads))
     return found
+
+
+def room_beside(
+    forwards: Sequence[tuple[Sequence[Used], Mapping[str, Sequence[Key | None]]]],
+    parts: Collection[str],
+    waiting: Mapping[Key, int],
+) -> tuple[dict[Key, int], int]:
+    """(the place of each parameter in the order of use, the bytes that are left for the update's buffers) beside these
+    forwards, one after the other.
+
+    Each is its regions and the parameters behind the values that these read, of which `parts` are rows of one
+    parameter. `waiting`: the parameters of the update, and the bytes of each gradient in memory. It is held until its
+    parameter is updated, which is before the first region that reads it, or the last of its rows.
+    """
+    place: dict[Key, int] = {}
+    whole: dict[Key, int] = {}
+    rows: dict[Key, int] = {}
+    seen: set[str] = set()
+    left: list[int] = []
+    for regions, parameters in forwards:
+        for region in regions:
+            for value in region.values:
+                for key in parameters.get(value, ()):
+                    if key is None:
+                        continue
+                    place.setdefault(key, len(left))
+                    if value not in parts:
+                        whole.setdefault(key, len(left))
+                    elif value not in seen:
+                        rows[key] = len(left)
+                seen.add(value)
+            left.append(region.left)
+    order = {key: place.get(key, len(left)) for key in waiting}
+    goes = [0] * (len(left) + 1)  # bytes of gradients, by the region before which they go
+    for key, nbytes in waiting.items():
+        goes[min(whole.get(key, len(left)), rows.get(key, len(left)))] += nbytes
+    room, held = UNLIMITED if left else 0, sum(goes)
+    for at, bytes_left in enumerate(left):
+        held -= goes[at]
+        room = min(room, bytes_left - held)
+    return order, room
 
 
 def late_bytes(room: int, most: int, bytes_per_param_byte: float, tail: int) -> int:

@@ -1,4 +1,4 @@
-"""What a step of a plan costs on a machine: its schedule and that of its update, simulated."""
+"""What a training step is going to cost on a machine, from its finished schedules alone."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from zcompiler.schedule.simulate.simulator import simulate
 from zcompiler.schedule.simulate.steps import at_once, late, repeated, stored_bytes, subgroup_bytes
 from zcompiler.schedule.simulate.timeline import Timeline
 
-STEADY = 2  # steps, of which the last counts: what one leaves over to the next is in it
+STEADY = 2  # steps, of which the last counts: what a late update leaves over to the next is in it
 
 
 def step_seconds(schedule: Schedule, works: Mapping[str, Work], update: AssumedUpdate, machine: Machine) -> float:
-    """Seconds of a steady step, or of a forward alone if nothing trains. `works` as for `costs`."""
-    steps = STEADY if update.schedule is not None and update.late else 1
-    graph = graph_program(schedule, works, machine)
-    found = simulate(
-        graph if update.schedule is None else repeated(joined(graph, update.schedule, update.late, machine), steps),
-        shared_lanes(machine),
-    )
+    """Seconds of a steady step, or of a forward alone if nothing trains. `works` has the work of each run."""
+    steps = STEADY if update.late else 1
+    found = step_timeline(schedule, works, update.schedule, update.late, machine, steps=steps)
     before = found.marks[len(found.marks) * (steps - 1) // steps - 1][1] if steps > 1 else 0.0
     return found.seconds - before + machine.update_seconds(update.in_place)
 
 
 def step_timeline(
-    graph: Program, update: Schedule, is_late: bool, machine: Machine, fused: bool, steps: int
+    graph: Schedule,
+    works: Mapping[str, Work],
+    update: Schedule | None,
+    is_late: bool,
+    machine: Machine,
+    *,
+    fused: bool = False,
+    steps: int = 1,
 ) -> Timeline:
-    """`steps` training steps, one after the other, each with its update done in the same way."""
-    return simulate(repeated(joined(graph, update, is_late, machine, fused), steps), shared_lanes(machine))
+    """The timeline of `steps` steps of one graph, one after the other; each with its update, if there is one, at once
+    or late. `works` has the work of each of the graph's runs; `fused`: whether the optimizer updates in one kernel."""
+    step = _program(graph, works, machine, fused, stored_bytes(graph))
+    if update is not None:
+        lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
+        join = late if is_late else at_once
+        step = join(step, _program(update, {}, machine, fused, lag))
+    return simulate(repeated(step, steps), shared_lanes(machine))
 
 
-def joined(graph: Program, update: Schedule, is_late: bool, machine: Machine, fused: bool = False) -> Program:
-    """A graph and the update behind it as one step; `fused`: whether the optimizer updates in one kernel."""
-    lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
-    program = prepare(update, costs(update, machine, {}, fused), lag)
-    return (late if is_late else at_once)(graph, program)
-
-
-def graph_program(schedule: Schedule, works: Mapping[str, Work], machine: Machine) -> Program:
-    return prepare(schedule, costs(schedule, machine, works), stored_bytes(schedule))
+def _program(schedule: Schedule, works: Mapping[str, Work], machine: Machine, fused: bool, lag: int) -> Program:
+    return prepare(schedule, costs(schedule, machine, works, fused), lag)

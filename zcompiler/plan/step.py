@@ -157,6 +157,7 @@ class _Builder:
         return name
 
     def _inputs(self, cut: Cut, names: PhaseNames, known: dict[str, str] | None = None) -> None:
+        incoming = self._incoming(cut)
         for local in {n for region in cut.regions for n in region.inputs if n in self.captured.tiles}:
             names.slots[local] = (self.tile_bucket[self.captured.tiles[local]].name, 0)
         for local in cut.inputs:
@@ -173,7 +174,7 @@ class _Builder:
                 position = self.captured.positions.get(local)
                 name = self.captured.inputs[position].name if position is not None else local
                 fake = cut.fakes[local]
-                kind = "act" if local in self._incoming(cut) else "input"
+                kind = "act" if local in incoming else "input"
                 names.values[local] = self._add(Value(name, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
 
     def _incoming(self, cut: Cut) -> set[str]:
@@ -183,7 +184,8 @@ class _Builder:
 
     def _tangents(self, backward: Cut, names: PhaseNames) -> tuple[str, ...]:
         """Autograd makes an incoming gradient for every output, zeros for those the loss does not use: they weigh."""
-        made = tuple(names.values[n] for n in backward.inputs if n in self._incoming(backward))
+        incoming = self._incoming(backward)
+        made = tuple(names.values[n] for n in backward.inputs if n in incoming)
         if not made:
             return ()
         size = sum(self.values[name].nbytes for name in made)

@@ -12,13 +12,10 @@ from runtime_ext.interface import Segment
 from zcompiler.analyse.sizes import short_name
 from zcompiler.layout import ALIGNMENT
 from zcompiler.lower.ranges import Range, Ranges
+from zcompiler.stages.update import Updated
 from zcompiler.training.resting import Record, Unit
 from zcompiler.training.states import StateLayout, stored_state
 from zcompiler.training.tensors import is_dense
-
-# Slices that start at multiples of this many elements give bit for bit what the whole tensor gives: vector code
-# treats a tail differently, and this is a multiple of every vector length times every unrolling.
-SLICE = 16384
 
 
 @dataclass(slots=True)
@@ -38,6 +35,13 @@ class Member:
     edits_grad: bool  # the step leaves another gradient behind than it finds
     master: Literal["no", "new", "there"] = "no"  # whether it is updated in a higher precision
     low: tuple[torch.dtype, ...] = ()  # the narrower types of which copies are written beside it
+
+    def updated(self) -> Updated:
+        """What a plan has to know of it."""
+        states = tuple(dtype.itemsize for dtype in self.layout.values())
+        low = tuple((short_name(dtype), dtype.itemsize) for dtype in self.low)
+        homes, stored = self.record.unit.homes, self.stored_grad is not None
+        return Updated(self.p.numel(), self.p.element_size(), homes, stored, states, low, self.edits_grad)
 
     def gradient(self) -> torch.Tensor:
         """The gradient with its elements in the parameter's order."""
@@ -78,23 +82,6 @@ def stored_gradient(unit: Unit, p: torch.Tensor, grad: torch.Tensor) -> tuple[Se
             if slot is not None and region.looks[slot]() is not None:
                 return region.segment, slot
     return None
-
-
-def pieces_of(members: Sequence[Member], size: int) -> list[list[Part]]:
-    """The members cut into parts, and parts put together to sub-groups of about `size` bytes of parameters."""
-    pieces: list[list[Part]] = [[]]
-    filled = 0
-    for m in members:
-        itemsize = m.p.element_size()
-        longest = max(SLICE, size // itemsize // SLICE * SLICE)
-        for start in range(0, m.p.numel(), longest):
-            part = Part(m, start, min(start + longest, m.p.numel()))
-            if filled and filled + part.padded(itemsize) > size:
-                pieces.append([])
-                filled = 0
-            pieces[-1].append(part)
-            filled += part.padded(itemsize)
-    return pieces
 
 
 def low_values(name: str, piece: Sequence[Part]) -> dict[str, torch.dtype]:

@@ -64,7 +64,7 @@ class Streamer:
         settle()
         # What a step that raised left here is spent: the user may have cleared these gradients since, or made new ones.
         self._set_aside, self._late = [], []
-        why_not = _why_not_streamed(optimizer)
+        why_not = why_not_streamed(optimizer)
         # Only now: an optimizer that runs as it is may call its closure as often as it likes.
         changed = _evaluate_closure(args, kwargs) if why_not is None else None
         with NoSubclasses():
@@ -106,7 +106,7 @@ class Streamer:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         for number, p in zip(numbers, parameters, strict=True):
             record = record_of(p)
-            if record is None or working_dtype(record.unit.session, p.dtype) == p.dtype:
+            if record is None or working_dtype(record.unit.session.options, p.dtype) == p.dtype:
                 continue
             for key, value in states["state"].get(number, {}).items():
                 if isinstance(value, torch.Tensor) and value.shape == p.shape:
@@ -131,7 +131,8 @@ def _members(optimizer: torch.optim.Optimizer) -> dict[Session, list[tuple[dict[
     return sessions
 
 
-def _why_not_streamed(optimizer: torch.optim.Optimizer) -> str | None:
+def why_not_streamed(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why an optimizer's step runs as it is, or None where ours takes its place."""
     known = {getattr(torch.optim, name) for name in OPTIMIZER_STATES}
     if type(optimizer) not in known:
         return "only the elementwise optimizers of torch.optim can be updated in slices"

@@ -1,11 +1,11 @@
-"""In which order the next forward will need the parameters, and what it leaves of the limit for an update beside it."""
+"""In which order the next forward will need the parameters: that of the forwards since the last optimizer step."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from zcompiler.plan.beside import UNLIMITED, RegionRoom, room_in_forward
+from zcompiler.plan.beside import Used, room_beside, uses_of
 from zcompiler.schedule.model import Schedule
 from zcompiler.training.members import Member
 from zcompiler.training.resting import Record
@@ -15,7 +15,7 @@ class Uses:
     """The training forwards since the last optimizer step: the next ones are taken to be the same."""
 
     def __init__(self) -> None:
-        self._schedules: dict[str, tuple[Schedule, list[RegionRoom]]] = {}
+        self._schedules: dict[str, tuple[Schedule, list[Used]]] = {}
         self._forwards: dict[str, Mapping[str, Sequence[weakref.ref[Record]]]] = {}
         self._parts: set[str] = set()
         self._expected: frozenset[str] = frozenset()
@@ -31,7 +31,7 @@ class Uses:
             self._forwards, self._over = {}, False
         known = self._schedules.get(schedule.name)
         if known is None or known[0] is not schedule:
-            self._schedules[schedule.name] = schedule, room_in_forward(schedule)
+            self._schedules[schedule.name] = schedule, uses_of(schedule)
         self._forwards.setdefault(schedule.name, records)
 
     def expected(self, schedule: Schedule) -> bool:
@@ -40,39 +40,12 @@ class Uses:
 
     def ahead(self, members: Iterable[Member]) -> tuple[dict[Record, int], int]:
         """(the place of each member's parameter in the order of use, the bytes that are left for the update's buffers)
-        in forwards like those since the last step, which ends with this call.
-
-        A gradient in memory is held until its parameter is updated, which is before the first region that reads it, or
-        the last of its rows.
-        """
+        in forwards like those since the last step, which ends with this call."""
         self._over = True
         self._expected = frozenset(self._forwards)
-        place: dict[Record, int] = {}
-        whole: dict[Record, int] = {}
-        rows: dict[Record, int] = {}
-        seen: set[str] = set()
-        left: list[int] = []
-        for name, records in self._forwards.items():
-            for region in self._schedules[name][1]:
-                for value in region.values:
-                    for look in records.get(value, ()):
-                        if (record := look()) is None:
-                            continue
-                        place.setdefault(record, len(left))
-                        if value not in self._parts:
-                            whole.setdefault(record, len(left))
-                        elif value not in seen:
-                            rows[record] = len(left)
-                    seen.add(value)
-                left.append(region.left)
-        order = {m.record: place.get(m.record, len(left)) for m in members}
-        waiting = [0] * (len(left) + 1)  # bytes of gradients, by the region before which they go
-        for m in members:
-            if m.stored_grad is None:
-                last = min(whole.get(m.record, len(left)), rows.get(m.record, len(left)))
-                waiting[last] += m.p.numel() * m.p.element_size()
-        room, held = UNLIMITED if left else 0, sum(waiting)
-        for at, bytes_left in enumerate(left):
-            held -= waiting[at]
-            room = min(room, bytes_left - held)
-        return order, room
+        forwards = [
+            (self._schedules[name][1], {value: [look() for look in looks] for value, looks in records.items()})
+            for name, records in self._forwards.items()
+        ]
+        waiting = {m.record: m.p.numel() * m.p.element_size() if m.stored_grad is None else 0 for m in members}
+        return room_beside(forwards, self._parts, waiting)

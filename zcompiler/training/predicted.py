@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zcompiler.errors import ZinfError
 from zcompiler.machine.machine import Machine
-from zcompiler.plan.price import graph_program, step_timeline
+from zcompiler.plan.price import step_timeline
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.simulate.timeline import Timeline
 from zcompiler.schedule.words import phase_of
@@ -21,9 +21,9 @@ def predicted_step(session: Session, machine: Machine, *, fused: bool = False, s
     if len(graphs) != 1 or "update" not in session.schedules:
         there = ", ".join(session.schedules) or "none"
         raise ZinfError(f"one graph that trains and an update make a step; the schedules here are: {there}")
-    schedule = session.schedules[graphs[0]]
-    graph = graph_program(schedule, session.works.get(graphs[0], {}), machine)
-    return step_timeline(graph, session.schedules["update"], session.late_steps > 0, machine, fused, steps)
+    graph, update = session.schedules[graphs[0]], session.schedules["update"]
+    works, is_late = session.works[graphs[0]], session.late_steps > 0
+    return step_timeline(graph, works, update, is_late, machine, fused=fused, steps=steps)
 
 
 def _trains(schedule: Schedule) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from runtime_ext.interface import Segment
+from zcompiler.options import Options
 from zcompiler.training.resting import Unit
 from zcompiler.training.tensors import flat_over, strided
 
@@ -47,9 +48,9 @@ class StepForm:
     edits_gradients: bool
 
 
-def working_dtype(session: Session, dtype: torch.dtype) -> torch.dtype:
+def working_dtype(options: Options, dtype: torch.dtype) -> torch.dtype:
     """The precision in which parameters of this dtype are updated."""
-    return torch.float32 if session.options.master and dtype in _LOW else dtype
+    return torch.float32 if options.master and dtype in _LOW else dtype
 
 
 def step_form(optimizer: torch.optim.Optimizer, group: dict[str, Any], dtype: torch.dtype) -> StepForm:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from zcompiler.analyse.sizes import short_name
-from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.beside import DEPTH, late_bytes
-from zcompiler.plan.plan import describe
-from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
+from zcompiler.plan.update import OPTIMIZER_WORK
 from zcompiler.schedule.model import Schedule
-from zcompiler.schedule.sizes import format_bytes
+from zcompiler.stages.update import Units, largest_subgroup, moved_bytes, plan_update
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.late import LateUpdate
 from zcompiler.training.low import asked_for, begin_update, doubt
-from zcompiler.training.members import Member, Part, pieces_of, stored_gradient
+from zcompiler.training.members import Member, Part, stored_gradient
 from zcompiler.training.outside import seen_from_outside
 from zcompiler.training.registry import record_of
 from zcompiler.training.resting import Unit
 from zcompiler.training.session import Session
 from zcompiler.training.slices import UpdateCall, Updated
 from zcompiler.training.states import MASTER, StepForm, adopt_states, bare_copy, step_form, working_dtype
-from zcompiler.training.told import tell_update
 
 
 class Update:
@@ -55,7 +50,7 @@ class Update:
         if not self.members:
             return
         try:
-            call, schedule = self._call(self._subgroup_bytes(), 1)
+            call, schedule = self._call(self._largest(), 1)
             try:
                 call.executor.run(schedule.regions, call)
             finally:
@@ -85,21 +80,24 @@ class Update:
         if not self.session.executor.usable():
             return "the store can no longer be used"  # which the user is to be told in this step
         order, room = self.session.uses.ahead(self.members)
-        self._size = late_bytes(room, self._subgroup_bytes(), self._moved(), OPTIMIZER_WORK)
+        moved = moved_bytes(self._units(), self.session.parts)
+        self._size = late_bytes(room, self._largest(), moved, OPTIMIZER_WORK)
         self.units = dict(sorted(self.units.items(), key=lambda item: min(order[m.record] for m in item[1])))
         return "" if self._size > 0 else "the limit leaves no room for it beside a forward"
 
     def _call(self, size: int, depth: int, updated: Updated | None = None) -> tuple[UpdateCall, Schedule]:
-        parts: dict[str, list[Part]] = {}
-        for unit, members in self.units.items():
-            pieces = pieces_of(members, size)
-            for i, piece in enumerate(pieces):
-                parts[unit.name if len(pieces) == 1 else f"{unit.name}[{i}]"] = piece
+        plan = plan_update(self._units(), size, depth, self.session.parts)
         begin_update(self.members)
-        groups = [self._subgroup(name, piece) for name, piece in parts.items()]
-        ahead = depth * max(g.nbytes for g in groups)
-        schedule = self.session.update_schedule((ahead, *groups), lambda: self._schedule(groups, ahead))
-        return UpdateCall(self.session.executor, self._bare, parts, schedule, ahead, updated), schedule
+        members = {unit.name: members for unit, members in self.units.items()}
+        parts = {
+            name: [Part(members[unit][s.member], s.start, s.stop) for s in slices]
+            for name, (unit, slices) in plan.parts.items()
+        }
+        schedule = self.session.update_schedule((plan.ahead, *plan.groups), plan.schedule)
+        return UpdateCall(self.session.executor, self._bare, parts, schedule, plan.ahead, updated), schedule
+
+    def _units(self) -> Units:
+        return {unit.name: [m.updated() for m in members] for unit, members in self.units.items()}
 
     def _mark_changed(self) -> None:
         # Autograd must refuse a backward whose forward saw the old values, as it would in memory.
@@ -113,7 +111,7 @@ class Update:
         if record is None or grad is None or not record.fits(p) or not record.at_home(p):
             return None
         homes = record.unit.homes
-        dtype = working_dtype(self.session, p.dtype)
+        dtype = working_dtype(self.session.options, p.dtype)
         if (store not in (homes.params, homes.optimizer) and dtype == p.dtype) or grad.layout is not torch.strided:
             return None
         if grad.dtype != p.dtype or grad.device != p.device:
@@ -152,50 +150,5 @@ class Update:
             asked_for(record),
         )
 
-    def _subgroup_bytes(self) -> int:
-        store, held = self.session.store_tier, 0.0
-        for unit, members in self.units.items():
-            for m in members:
-                resting = float((unit.homes.params != store) + (m.stored_grad is None))
-                resting += _states_per_byte(m) * (unit.homes.optimizer != store)
-                held += m.p.numel() * m.p.element_size() * resting
-        where = describe({unit.name: unit.homes for unit in self.units})
-        return subgroup_bytes(self.session.options.memory, int(held), where, self._moved(), OPTIMIZER_WORK)
-
-    def _moved(self) -> float:
-        """Bytes that move for each byte of parameters, at most."""
-        store, most = self.session.store_tier, 0.0
-        for unit, members in self.units.items():
-            for m in members:
-                moved = (unit.homes.params == store) + (m.stored_grad is not None)
-                copies = sum(dtype.itemsize for dtype in m.low) / m.p.element_size()
-                most = max(most, moved + copies + _states_per_byte(m) * (unit.homes.optimizer == store))
-        return most
-
-    def _subgroup(self, name: str, piece: list[Part]) -> SubGroup:
-        store, compute = self.session.store_tier, self.session.compute_tier
-        stored = any(part.member.stored_grad is not None for part in piece)
-        homes = replace(piece[0].member.record.unit.homes, grads=store if stored else compute)
-        param = sum(part.padded(part.member.p.element_size()) for part in piece)
-        grad = sum(
-            part.padded(part.member.p.element_size())
-            for part in piece
-            if not stored or part.member.stored_grad is not None
-        )
-        state = sum(part.padded(d.itemsize) for part in piece for d in part.member.layout.values())
-        edits = any(part.member.edits_grad for part in piece)
-        low: dict[str, int] = {}
-        for part in piece:
-            for dtype in part.member.low:
-                low[short_name(dtype)] = low.get(short_name(dtype), 0) + part.padded(dtype.itemsize)
-        return SubGroup(name, homes, param, grad, state, edits, tuple(low.items()))
-
-    def _schedule(self, groups: Sequence[SubGroup], ahead: int) -> Schedule:
-        tell_update(self._optimizer, len(self.members), len(groups), self._why_not_late)
-        bare = update_schedule(groups, self.session.tiers, OPTIMIZER_WORK)
-        return run_pipeline(bare, parse_pipeline(f"prefetch-reads{{bytes={format_bytes(ahead)}}}"))
-
-
-def _states_per_byte(m: Member) -> float:
-    """Bytes of states for each byte of a parameter."""
-    return sum(dtype.itemsize for dtype in m.layout.values()) / m.p.element_size()
+    def _largest(self) -> int:
+        return largest_subgroup(self._units(), self.session.parts, self.session.options.memory)
