@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zcompiler.errors import ZinfError
+from zcompiler.errors import BadInput, ZinfError
 from zcompiler.options import OPTIONS, OptionError, options_table
 
 app = typer.Typer(
@@ -109,6 +109,19 @@ def opt(
 
 
 @app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A .zsched file, a folder of them, or a base.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    unified: Annotated[bool, typer.Option("--unified", "-u", help="A plain diff of the texts instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
+) -> None:
+    """Say how two schedules differ and what it costs, whatever names they use. Status 0: they do not; 1: they do."""
+    from zcompiler.cli.diff import diff as run
+
+    raise typer.Exit(run(a, b, unified=unified, as_json=as_json))
+
+
+@app.command()
 def options(
     markdown: Annotated[bool, typer.Option("--markdown", help="As the table in docs/options.md.")] = False,
 ) -> None:
@@ -126,12 +139,13 @@ def options(
 
 
 def main() -> None:
-    """Run the command. Errors that the user can act on come without traceback: status 2 for a bad option, else 1."""
+    """Run the command. Errors that the user can act on come without traceback: status 2 for a bad option or
+    file, else 1."""
     try:
         app()
     except (ZinfError, OSError) as error:
         Console(stderr=True).print(escape(str(error)), style="red", highlight=False, soft_wrap=True)
-        sys.exit(2 if isinstance(error, OptionError) else 1)
+        sys.exit(2 if isinstance(error, (OptionError, BadInput)) else 1)
 
 
 if __name__ == "__main__":
