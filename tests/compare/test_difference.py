@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compare.texts import GOLDENS, ONE_RANK, golden
+from zcompiler.cli.opt import read_golden
 from zcompiler.compare.difference import Change, compare
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.text import parse_schedule, print_schedule
@@ -98,3 +99,31 @@ def test_a_wait_that_is_missing_is_a_difference() -> None:
         "after what-it-uses",
         "after nothing",
     )
+
+
+PATHS = sorted(GOLDENS.parent.rglob("*.zsched"))
+ALL = [parse_schedule(read_golden(path.read_text()).expected or "") for path in PATHS]
+
+
+def test_every_golden_of_a_pass_is_equal_to_itself_in_other_words() -> None:
+    for schedule in ALL:
+        names = {v.name: f"v{i}" for i, v in enumerate(schedule.values)}
+        names |= {r.name: f"{r.phase}/r{i}" for i, r in enumerate(schedule.regions)}
+        match = compare(schedule, renamed(print_schedule(schedule), names))
+        assert (match.changes, match.renamed) == ((), names)
+
+
+def test_no_op_can_go_and_no_two_neighbours_can_change_places_unseen() -> None:
+    seen = 0
+    for schedule in ALL[::4]:
+        for at, region in enumerate(schedule.regions):
+            for i in range(len(region.ops)):
+                ops = region.ops
+                others = [ops[:i] + ops[i + 1 :]]
+                others += [ops[:i] + (ops[i + 1], ops[i]) + ops[i + 2 :]] if i + 1 < len(ops) else []
+                for made in others:
+                    other = list(schedule.regions)
+                    other[at] = replace(region, ops=made)
+                    assert compare(schedule, replace(schedule, regions=tuple(other))).changes, (region.name, i)
+                    seen += 1
+    assert seen > 200

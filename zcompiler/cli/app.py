@@ -122,6 +122,22 @@ def diff(
 
 
 @app.command()
+def check(
+    new: Annotated[list[Path], typer.Argument(metavar="NEW...", help="Files or folders of .zsched text.")],
+    against: Annotated[Path, typer.Option(help="The base (.json), or files as for NEW, to be no worse than.")],
+    update: Annotated[bool, typer.Option("--update", help="Make NEW the base.")] = False,
+    tolerance: Annotated[
+        list[str] | None, typer.Option(help="How much a kind of figure may rise, such as bytes=1%; again for more.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Fail where a step moves, holds or waits for more than its base. Status 0: it does not; 1: it does."""
+    from zcompiler.cli.check import check as run
+
+    raise typer.Exit(run(new, against, update=update, tolerances=tolerance or (), as_json=as_json))
+
+
+@app.command()
 def options(
     markdown: Annotated[bool, typer.Option("--markdown", help="As the table in docs/options.md.")] = False,
 ) -> None:

@@ -12,10 +12,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from zcompiler.cli.compared import change, new_console, plural, print_table, shown
+from zcompiler.cli.compared import new_console, print_table
 from zcompiler.compare.difference import ADDED, CHANGED, MOVED, REMOVED, Change
 from zcompiler.compare.files import read_side
 from zcompiler.compare.metrics import Side
+from zcompiler.compare.numbers import change, plural, shown
 from zcompiler.compare.sides import Compared, compare_sides
 from zcompiler.schedule.text import print_schedule
 

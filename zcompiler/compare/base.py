@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from zcompiler.compare.metrics import Metric, Side, measure
+from zcompiler.compare.numbers import shown
 from zcompiler.errors import BadInput
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
@@ -45,8 +46,11 @@ def parse_base(text: str, where: str) -> Side:
     lines_of = schedules if isinstance(schedules, dict) else {}
     if not lines_of or not all(isinstance(lines, list) for lines in lines_of.values()):
         raise BadInput(f'{where}: no base: "schedules" has to map names to lists of lines')
-    side = Side({n: _schedule(lines, f"{where}: {n}") for n, lines in lines_of.items()}, _compiled(base))
-    stated, right = base.get("metrics", {}), _metrics(measure(side, ()))
+    stated = base.get("metrics")
+    if not isinstance(stated, dict):
+        raise BadInput(f'{where}: no base: "metrics" has to map names to figures')
+    side = Side({n: _schedule(lines, f"{where}: {n}") for n, lines in lines_of.items()}, _compiled(stated))
+    right = _metrics(measure(side, ()))
     for key, value in right.items():
         if stated.get(key) != value:
             raise BadInput(
@@ -62,21 +66,21 @@ def _schedule(lines: list[object], where: str) -> Schedule:
         raise BadInput(f"{where}: {error}") from error
     problems = verify(schedule)
     if problems:
-        raise BadInput(f"{where}: [{problems[0].rule}] {problems[0]}")
+        raise BadInput(f"{where}: [{problems[0].rule}] {problems[0]}: write the base anew with --update")
     return schedule
 
 
-def _compiled(base: dict[str, Any]) -> int | None:
-    stated = base.get("metrics", {}).get(str(Metric("counts", "compiled")))
+def _compiled(metrics: dict[str, Any]) -> int | None:
+    stated = metrics.get(str(Metric("counts", "compiled")))
     return stated if isinstance(stated, int) else None
 
 
 def _metrics(metrics: dict[Metric, int]) -> dict[str, int | str]:
-    return {str(metric): show(metric, number) for metric, number in metrics.items()}
+    return {str(metric): _stated(metric, number) for metric, number in metrics.items()}
 
 
-def show(metric: Metric, number: int) -> int | str:
-    """The number as text where it has a unit."""
+def _stated(metric: Metric, number: int) -> int | str:
+    # Sizes exactly, as they are compared with what the schedules say.
     if metric.kind in ("bytes", "peak"):
         return format_bytes(number)
-    return f"{number / 1e6:.3f} ms" if metric.kind in _TIMES else number
+    return shown(metric, number) if metric.kind in _TIMES else number

@@ -63,5 +63,10 @@ def compare_sides(old: Side, new: Side) -> Compared:
     return Compared(old, new, matches, renamed, before, after)
 
 
+def updates_only(schedule: Schedule) -> bool:
+    """Whether this is the schedule of an optimizer step."""
+    return _does(schedule) == {"update"}
+
+
 def _does(schedule: Schedule) -> frozenset[str]:
     return frozenset(phase_of(region.name) for region in schedule.regions)
