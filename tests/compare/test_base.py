@@ -64,7 +64,7 @@ def test_a_base_that_is_not_right_is_one_error(text: str, said: str) -> None:
 
 def test_sides_come_from_files_folders_and_bases(tmp_path: Path) -> None:
     (tmp_path / "graph0").mkdir()
-    for name in ("graph0/00-bare", "graph0/11-final", "graph0/09-final", "update"):
+    for name in ("graph0/00-bare", "graph0/09-final", "update"):
         (tmp_path / f"{name}.zsched").write_text(str(STEP))
     (tmp_path / "base.json").write_text(TEXT)
     assert list(read_side([tmp_path]).schedules) == ["graph0", "update"]
@@ -73,6 +73,9 @@ def test_sides_come_from_files_folders_and_bases(tmp_path: Path) -> None:
     assert list(both.schedules) == ["update", "step"] and both.compiled == 2
     with pytest.raises(BadInput, match="another file or folder named before it has a schedule update, too"):
         read_side([tmp_path / "update.zsched", tmp_path])
+    (tmp_path / "graph0" / "11-final.zsched").write_text(str(STEP))
+    with pytest.raises(BadInput, match=r"11-final\.zsched: 09-final\.zsched beside it is of another run; empty the"):
+        read_side([tmp_path])
 
 
 def test_a_schedule_that_breaks_a_rule_is_shown_with_the_line() -> None:

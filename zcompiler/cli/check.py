@@ -15,9 +15,9 @@ from zcompiler.cli.compared import new_console, print_table
 from zcompiler.compare.base import format_base
 from zcompiler.compare.files import read_side, require_rules
 from zcompiler.compare.gate import BETTER, SAME, SHOWN, WITHIN, WORSE, Finding, judge, parse_tolerances
-from zcompiler.compare.metrics import Side
+from zcompiler.compare.metrics import Side, updates_only
 from zcompiler.compare.numbers import change, plural, shown
-from zcompiler.compare.sides import compare_sides, updates_only
+from zcompiler.compare.sides import compare_sides
 from zcompiler.errors import BadInput
 
 _STYLES = {WORSE: "bold red", BETTER: "green", WITHIN: "yellow", SAME: "dim", SHOWN: "dim"}

@@ -58,7 +58,10 @@ def _files(folder: Path) -> dict[str, Path]:
     files = sorted(folder.rglob(f"*{SUFFIX}"))
     if not files:
         raise BadInput(f"{folder}: no {SUFFIX} file in this folder; the option dump writes them")
-    last = {file.parent: file for file in files if _FINAL.fullmatch(file.stem)}
+    last: dict[Path, Path] = {}
+    for file in files:
+        if _FINAL.fullmatch(file.stem) and (other := last.setdefault(file.parent, file)) != file:
+            raise BadInput(f"{file}: {other.name} beside it is of another run; empty the folder and dump again")
     found = {}
     for file in files:
         if file.parent not in last:

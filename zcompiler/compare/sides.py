@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zcompiler.compare.difference import Match, compare
-from zcompiler.compare.metrics import Metric, Side, measure
-from zcompiler.schedule.model import Schedule
-from zcompiler.schedule.words import phase_of
+from zcompiler.compare.metrics import Metric, Side, measure, phases
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +43,7 @@ def compare_sides(old: Side, new: Side) -> Compared:
     left = {name: s for name, s in new.schedules.items() if name not in names}
     for name, schedule in old.schedules.items():
         if name not in names:
-            other = next((n for n, s in left.items() if _does(s) == _does(schedule)), None)
+            other = next((n for n, s in left.items() if phases(s) == phases(schedule)), None)
             if other is not None:
                 names[name] = other
                 del left[other]
@@ -61,12 +59,3 @@ def compare_sides(old: Side, new: Side) -> Compared:
         # What only one side moves or holds, the other moves or holds none of; a time or a count may be unknown.
         side.update((m, 0) for m in others if m.kind in ("bytes", "peak") and m not in side)
     return Compared(old, new, matches, renamed, before, after)
-
-
-def updates_only(schedule: Schedule) -> bool:
-    """Whether this is the schedule of an optimizer step."""
-    return _does(schedule) == {"update"}
-
-
-def _does(schedule: Schedule) -> frozenset[str]:
-    return frozenset(phase_of(region.name) for region in schedule.regions)
