@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.test_app import run_main
-from tests.compare.texts import ONE_RANK, golden
+from tests.compare.texts import ONE_RANK, TIMES, golden
 from zcompiler.cli.app import app
 
 STEP = golden(ONE_RANK)
-TIMES = Path(__file__).parents[1] / "schedule" / "times"
 
 
 @pytest.fixture

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.compare.texts import GOLDENS, ONE_RANK, golden
+from tests.compare.texts import GOLDENS, ONE_RANK, TIMES, golden, in_words
+from tests.schedule.test_simulate import steps, updates
+from zcompiler.compare.difference import compare
 from zcompiler.compare.gate import TOLERANCES, Finding, judge, parse_tolerances
 from zcompiler.compare.metrics import Metric, Side, measure
 from zcompiler.compare.sides import compare_sides
@@ -116,6 +122,43 @@ def test_compiled_regions_are_judged_only_where_both_sides_know_them() -> None:
 
     assert verdict(2, 3) == "worse" and verdict(2, 2) == "same" and verdict(3, 2) == "better"
     assert verdict(None, 3) == "shown" and verdict(None, None) == "absent"
+
+
+def in_shape(schedule: Schedule, shape: tuple[int, int]) -> Schedule:
+    return replace(schedule, values=tuple(replace(v, shape=shape) for v in schedule.values))
+
+
+def test_waiting_longer_is_no_loss_where_the_step_takes_no_longer() -> None:
+    long = in_shape(STEP, (80000, 32))
+    found = judged(long, STEP)
+    assert found["exposed on laptop"].after > 1.02 * found["exposed on laptop"].before
+    assert found["exposed on laptop"].verdict == "shown" and worse(long, STEP) == {}
+
+
+def test_an_update_that_moves_more_is_named_with_its_schedule() -> None:
+    texts = [(TIMES / f"{name}.zsched").read_text() for name in ("graph", "update")]
+    graph, update = map(parse_schedule, texts)
+    grown = parse_schedule(texts[1].replace("l1:state state f32 8KiB", "l1:state state f32 16KiB"))
+    old, new = Side({"graph0": graph, "update": update}), Side({"graph0": graph, "update": grown})
+    found = {str(f.metric): f.because for f in judge(compare_sides(old, new)) if f.verdict == "worse"}
+    assert found["nvme_write"] == "write l1:state in update/l1 of update moves 16 KiB, was 8 KiB"
+    assert "peak host (graph0)" not in found and "l1:state:full (+8 KiB, by read" in found["peak host (update)"]
+
+
+@given(old=st.one_of(steps(), updates()), new=st.one_of(steps(), updates()), mixed=st.randoms())
+@settings(max_examples=40)
+def test_of_any_two_schedules_an_op_is_named_for_what_is_worse_and_names_can_be_exchanged(
+    old: Schedule, new: Schedule, mixed: Random
+) -> None:
+    compared = compare_sides(Side({"graph0": old}), Side({"graph0": new}))
+    for finding in judge(compared):
+        if finding.verdict == "worse" and finding.metric.of != "graphs":
+            assert (
+                re.search(r"[(+]|was not there before|was \d", finding.because) and "no single" not in finding.because
+            )
+    assert compared.equal == (compare(new, old).changes == ())
+    names = [v.name for v in old.values]
+    assert compare(old, in_words(old, dict(zip(names, mixed.sample(names, len(names)), strict=True)))).changes == ()
 
 
 def test_a_tolerance_lets_that_much_through() -> None:

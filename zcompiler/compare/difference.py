@@ -178,17 +178,17 @@ def _ops(old: Schedule, new: Schedule, pairs: Sequence[tuple[int | None, int | N
 
 
 def _attributes(region: Region, a: Op, b: Op) -> Iterator[Change]:
+    name = _name(b) if b.value == region.name else f"{_name(b)} in {region.name}"
     if a.lane != b.lane:
-        yield Change("op", CHANGED, f"{_name(b)} in {region.name}", f"lane {a.lane}", f"lane {b.lane}")
+        yield Change("op", CHANGED, name, f"lane {a.lane}", f"lane {b.lane}")
     if a.work != b.work:
-        works = f"work={format_bytes(a.work)}", f"work={format_bytes(b.work)}"
-        yield Change("op", CHANGED, f"{_name(b)} in {region.name}", *works)
+        yield Change("op", CHANGED, name, f"work={format_bytes(a.work)}", f"work={format_bytes(b.work)}")
     for what in ("reads", "writes", "after"):
         before, after = Counter(getattr(a, what)), Counter(getattr(b, what))
         if before != after:
             texts = (" ".join(sorted(names)) for names in (before - after, after - before))
             gone, come = (f"{what} {names}" if names else "" for names in texts)
-            yield Change("op", CHANGED, f"{_name(b)} in {region.name}", gone, come)
+            yield Change("op", CHANGED, name, gone, come)
 
 
 def _moved_within(

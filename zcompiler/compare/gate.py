@@ -26,9 +26,9 @@ _TOLERANCE = re.compile(r"([a-z]+)=([0-9]+(?:\.[0-9]+)?)%")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One metric: what it was, is, and may be (None where it is only shown). `verdict`: worse (it rose beyond that),
-    within (it rose, and may), better, same, or shown (not judged, or unknown on one side). `because` names the op
-    where it is worse."""
+    """One metric: what it was, is, and may be (None where it is only shown). `verdict`: worse (it rose by more than it
+    may), better (it fell by more than that), within, same, or shown (not judged). `because` names the op where it is
+    worse."""
 
     metric: Metric
     before: int | None
@@ -39,19 +39,27 @@ class Finding:
 
 
 def judge(compared: Compared, tolerances: Mapping[str, Fraction] = TOLERANCES) -> list[Finding]:
-    """Every metric of both sides with its verdict. Times of whole steps are shown; what makes them longer is judged."""
+    """Every metric of both sides with its verdict. Not judged is what one side does not know, how long a step takes
+    (what makes it longer is), and exposed time where the step does not take longer for it: it computes less then."""
     found = []
     for metric in compared.metrics:
         before, after = compared.before.get(metric), compared.after.get(metric)
         part = tolerances.get(metric.kind)
-        if part is None or before is None or after is None:
+        if part is None or before is None or after is None or (metric.kind == "exposed" and _hidden(metric, compared)):
             found.append(Finding(metric, before, after, None, SHOWN))
             continue
-        allowed = before + int(before * part)
-        verdict = BETTER if after < before else SAME if after == before else WITHIN if after <= allowed else WORSE
+        room = int(before * part)
+        verdict = WORSE if after > before + room else BETTER if after < before - room else WITHIN
+        verdict = SAME if after == before else verdict
         why = because(metric, compared) if verdict == WORSE else ""
-        found.append(Finding(metric, before, after, allowed, verdict, why))
+        found.append(Finding(metric, before, after, before + room, verdict, why))
     return found
+
+
+def _hidden(exposed: Metric, compared: Compared) -> bool:
+    step = Metric("step", exposed.of)
+    longer = compared.after[step] > compared.before[step]
+    return compared.after[exposed] > compared.before[exposed] and not longer
 
 
 def parse_tolerances(texts: Iterable[str]) -> dict[str, Fraction]:
