@@ -37,7 +37,7 @@ def test_what_is_worse_is_a_table_and_a_line_that_names_the_op() -> None:
     status, shown = check("bad.zsched")
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert status == 1
-    assert "nvme_read 10 KiB 12 KiB +2 KiB (+20 %) 10 KiB worse" in lines
+    assert "nvme_read 10 KiB 12 KiB +2 KiB (+20 %) worse" in lines
     assert "nvme_read +2 KiB (+20 %): read l2 in bwd/l2 was not there before" in lines
     assert lines[-3:] == [
         "Worse than base.json: 4 of 9 figures.",

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.test_app import run_main
-from tests.compare.texts import ONE_RANK, golden
+from tests.compare.texts import ONE_RANK, TIMES, golden
 from zcompiler.cli.app import app
 
 STEP = str(golden(ONE_RANK))
@@ -78,6 +78,12 @@ def test_folders_are_compared_by_the_names_of_their_files(tmp_path: Path) -> Non
     (tmp_path / "new" / "graph1.zsched").write_text(STEP)
     status, shown = diff(str(tmp_path / "old"), str(tmp_path / "new"))
     assert status == 1 and "+ schedule graph1" in shown and "graph0: " in shown and "peak host (graph1)" in shown
+
+
+def test_two_files_are_compared_whatever_they_are_called_and_do(files: tuple[str, str]) -> None:
+    update = TIMES / "update.zsched"
+    status, shown = diff(files[0], str(update))
+    assert status == 1 and shown.startswith("update: ") and "- region fwd/l0" in shown and "+ region update/l0" in shown
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.compare.texts import GOLDENS, ONE_RANK, golden, in_words
 from zcompiler.cli.opt import read_golden
 from zcompiler.compare.difference import Change, compare
-from zcompiler.schedule.model import Schedule
+from zcompiler.schedule.model import Op, Region, Schedule, Value
 from zcompiler.schedule.text import parse_schedule, print_schedule
 
 STEP = golden(ONE_RANK)
@@ -60,6 +60,23 @@ def test_a_change_is_found_beneath_other_names() -> None:
     less = tuple(replace(r, ops=r.ops[:-1]) if r.name == "bwd/l0" else r for r in other.regions)
     gone = ("removed", "nvme_write release l0.g:full@host", "bwd/l0", "")
     assert changed(STEP, replace(other, regions=less)) == [gone]
+
+
+def test_a_region_that_is_new_shows_as_that_though_the_names_behind_it_are_numbered_on() -> None:
+    names = {"x1": "x2", "x2": "x3"}
+    other = in_words(STEP, names)
+    new = Value("x1", "act", "f32", 1024, (8, 32))
+    run = Op("compute", "run", "fwd/norm", reads=("x0",), writes=("x1",))
+    free = Op("compute", "release", "x1", src="host")
+    regions = (other.regions[0], Region("fwd/norm", (run, free)), *other.regions[1:])
+    match = compare(STEP, replace(other, values=(*other.values, new), regions=regions))
+    assert {(c.what, c.how, c.name) for c in match.changes} == {
+        ("value", "added", "x1"),
+        ("region", "added", "fwd/norm"),
+        ("op", "added", "compute run fwd/norm"),
+        ("op", "added", "compute release x1:full@host"),
+    }
+    assert match.renamed == names
 
 
 def test_homes_sizes_budgets_and_work_are_differences() -> None:

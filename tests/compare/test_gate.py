@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from tests.compare.texts import GOLDENS, ONE_RANK, TIMES, golden, in_words
 from tests.schedule.test_simulate import steps, updates
+from zcompiler.compare.because import because
 from zcompiler.compare.difference import compare
 from zcompiler.compare.gate import TOLERANCES, Finding, judge, parse_tolerances
 from zcompiler.compare.metrics import Metric, Side, measure
 from zcompiler.compare.sides import compare_sides
-from zcompiler.compare.times import estimated_work
+from zcompiler.compare.times import estimated_work, reference_machines, timeline
 from zcompiler.errors import BadInput
 from zcompiler.machine.work import Matmul
 from zcompiler.schedule.model import Op, Region, Schedule
@@ -124,6 +125,30 @@ def test_compiled_regions_are_judged_only_where_both_sides_know_them() -> None:
     assert verdict(None, 3) == "shown" and verdict(None, None) == "absent"
 
 
+@pytest.mark.parametrize("path", sorted(GOLDENS.glob("*.zsched")), ids=lambda p: p.stem)
+def test_a_step_is_computing_and_what_is_exposed(path: Path) -> None:
+    schedule = golden(path)
+    metrics = measure(Side({"step": schedule}))
+    machines = [m for m in reference_machines() if Metric("step", m.name) in metrics]
+    assert len(machines) >= 1
+    for machine in machines:
+        busy = round(timeline(schedule, machine).busy["compute"] * 1e9)
+        exposed, step = (metrics[Metric(kind, machine.name)] for kind in ("exposed", "step"))
+        assert exposed > 0 and exposed + busy == pytest.approx(step, abs=2)
+
+
+def test_the_op_that_stood_elsewhere_is_named_before_those_that_only_wait_longer() -> None:
+    """Without prefetch each read is behind the writes of the gradients before it; those are waited for longest."""
+    large = {v.name: replace(v, nbytes=v.nbytes << 16, shard=v.shard and v.shard << 16) for v in STEP.values}
+    large |= {n: replace(v, nbytes=v.nbytes << 6) for n, v in large.items() if v.kind == "grad"}
+    step, plain = (
+        replace(s, values=tuple(large[v.name] for v in s.values), tiers=tuple(replace(t, budget=None) for t in s.tiers))
+        for s in (STEP, golden(ONE_RANK, without="prefetch-reads"))
+    )
+    compared = compare_sides(Side({"step": step}), Side({"step": plain}))
+    assert re.search(r"for read l\d in \w+/l\d, was .*, and stood in ", because(Metric("exposed", "laptop"), compared))
+
+
 def in_shape(schedule: Schedule, shape: tuple[int, int]) -> Schedule:
     return replace(schedule, values=tuple(replace(v, shape=shape) for v in schedule.values))
 
@@ -146,7 +171,7 @@ def test_an_update_that_moves_more_is_named_with_its_schedule() -> None:
 
 
 @given(old=st.one_of(steps(), updates()), new=st.one_of(steps(), updates()), mixed=st.randoms())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_of_any_two_schedules_an_op_is_named_for_what_is_worse_and_names_can_be_exchanged(
     old: Schedule, new: Schedule, mixed: Random
 ) -> None:

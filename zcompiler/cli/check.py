@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from zcompiler.cli.compared import new_console, print_table
+from zcompiler.cli.tables import new_console, print_table
 from zcompiler.compare.base import format_base
 from zcompiler.compare.files import read_side, require_rules
 from zcompiler.compare.gate import BETTER, SAME, SHOWN, WITHIN, WORSE, Finding, judge, parse_tolerances
@@ -76,29 +76,31 @@ def _show(console: Console, findings: Sequence[Finding], paths: Sequence[Path], 
     changed = [found for found in findings if found.before != found.after]
     worse = [found for found in findings if found.verdict == WORSE]
     if changed:
-        print_table(console, ("a step", "before", "after", "change", "allowed", ""), map(_row, changed))
+        print_table(console, ("a step", "before", "after", "change", ""), map(_row, changed))
     for found in worse:
         rise = change(found.metric, found.before, found.after)
         console.print(Text(f"{found.metric} {rise}: {found.because}", "red"), soft_wrap=True)
     judged = [found for found in findings if found.verdict != SHOWN]
     update = f": {_command(paths, against)} --update" if against.suffix == ".json" else ""
     if worse:
-        console.print(f"Worse than {against}: {len(worse)} of {plural(len(judged), 'figure')}.", markup=False)
+        console.print(
+            f"Worse than {against}: {len(worse)} of {plural(len(judged), 'figure')}.", markup=False, soft_wrap=True
+        )
         first = paths[0] if len(paths) == 1 else "NEW"
         console.print(f"Every op that differs: zinf diff {against} {first}", markup=False, soft_wrap=True)
         if update:
             console.print(f"If this is what it should be{update}", markup=False, soft_wrap=True)
     elif any(found.verdict == BETTER for found in findings):
-        console.print(f"Better than {against}. To keep it so{update or ', take it as the new base'}", markup=False)
+        keep = update or ", take it as the new base"
+        console.print(f"Better than {against}. To keep it so{keep}", markup=False, soft_wrap=True)
     else:
         console.print(f"No worse than {against}, in {plural(len(judged), 'figure')}.", markup=False, soft_wrap=True)
 
 
 def _row(found: Finding) -> tuple[Text | str, ...]:
     before, after = shown(found.metric, found.before), shown(found.metric, found.after)
-    allowed = "" if found.allowed is None else shown(found.metric, found.allowed)
     verdict = Text("" if found.verdict == SHOWN else found.verdict, _STYLES[found.verdict])
-    return str(found.metric), before, after, change(found.metric, found.before, found.after), allowed, verdict
+    return str(found.metric), before, after, change(found.metric, found.before, found.after), verdict
 
 
 def _command(paths: Sequence[Path], against: Path) -> str:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from zcompiler.cli.compared import new_console, print_table
+from zcompiler.cli.tables import new_console, print_table
 from zcompiler.compare.difference import ADDED, CHANGED, MOVED, REMOVED, Change
 from zcompiler.compare.files import read_side
 from zcompiler.compare.metrics import Side
@@ -112,9 +112,10 @@ def _show(console: Console, compared: Compared) -> None:
     else:
         console.print("Bytes, peaks and times are the same.")
     if any(m.kind == "exposed" for m in compared.metrics):
-        console.print("Times are simulated; a text has no FLOPs, so compute is an estimate from its bytes and shapes.")
+        said = "Times are simulated; a text has no FLOPs, so compute is an estimate from its bytes and shapes."
     else:
-        console.print("No times: a schedule breaks rules (`zinf opt FILE` shows them), or no machine has its lanes.")
+        said = "No times: a schedule breaks rules (`zinf opt FILE` shows them), or no machine has its lanes."
+    console.print(said, soft_wrap=True)
 
 
 def _line(one: Change) -> Text:

@@ -19,10 +19,12 @@ def new_console() -> Console:
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Text | str]]) -> None:
-    """All columns but the first and the last are numbers."""
+    """All columns but the first and the last are right-aligned numbers."""
     table = Table(box=SIMPLE, pad_edge=False)
     for i, name in enumerate(columns):
-        table.add_column(name, justify="right" if 0 < i < len(columns) - 1 else "left", no_wrap=True)
+        # On a narrow terminal the names give way, never the numbers.
+        number = 0 < i < len(columns) - 1
+        table.add_column(name, justify="right" if number else "left", no_wrap=i > 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
