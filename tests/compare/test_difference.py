@@ -66,7 +66,7 @@ def test_a_region_that_is_new_shows_as_that_though_the_names_behind_it_are_numbe
     names = {"x1": "x2", "x2": "x3"}
     other = in_words(STEP, names)
     new = Value("x1", "act", "f32", 1024, (8, 32))
-    run = Op("compute", "run", "fwd/norm", reads=("x0",), writes=("x1",))
+    run = Op("compute", "run", "fwd/norm", reads=("x0", "l0"), writes=("x1",), work=512)
     free = Op("compute", "release", "x1", src="host")
     regions = (other.regions[0], Region("fwd/norm", (run, free)), *other.regions[1:])
     match = compare(STEP, replace(other, values=(*other.values, new), regions=regions))

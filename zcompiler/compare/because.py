@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -115,23 +116,55 @@ def _held(schedule: Schedule, tier: str, at: int) -> dict[str, tuple[int, str]]:
 
 def _exposed(name: str, compared: Compared) -> str:
     machine = next(m for m in reference_machines() if m.name == name)
-    found: list[tuple[bool, float, str]] = []  # ops that were moved or added come first: the others wait for them
+    found: list[tuple[float, str]] = []
     for of, match in compared.matches.items():
         before, after = (_waits(side.schedules[of], machine) for side in (compared.old, compared.new))
-        for (i, j), (old, new) in zip(match.pairs, _paired(match), strict=True):
-            if new is None or j is None:
-                continue
-            was, now = (before[i] if i is not None else 0.0), after[j]
-            label = f"computing waits {duration(now)} for {op_label(new[1])} in {_place(compared, of, new[0].name)}"
-            if old is None:
-                found.append((True, now, f"{label}, which {_NEW}"))
-            else:
-                moved = old[0].name != new[0].name
-                stood = f", and stood in {old[0].name}" if moved else ""
-                found.append((moved, now - was, f"{label}, was {duration(was)}{stood}"))
-    found += [(True, 1.0, f"the schedule {of} {_NEW}") for of in _new(compared)]
-    longer = [one for one in found if one[1] > 0]
-    return max(longer, key=lambda one: one[:2])[2] if longer else "in no single op"
+        past = _pasts(match)
+        for i, j in match.pairs:
+            if j is not None and j in after:
+                was = before[i] if i is not None else 0.0
+                region, op = past.ops[j]
+                label = f"{op_label(op)} in {_place(compared, of, region.name)}{past.of(j)}"
+                found.append(
+                    (after[j] - was, f"computing waits {duration(after[j])} (was {duration(was)}) for {label}")
+                )
+    found += [(1.0, f"the schedule {of} {_NEW}") for of in _new(compared)]
+    more, text = max(found, key=lambda one: one[0], default=(0.0, ""))
+    return text if more > 0 else "in no single op"
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The ops of the new schedule, and what has changed about them, by issue index."""
+
+    ops: Sequence[tuple[Region, Op]]
+    changed: Mapping[int, str]
+
+    def of(self, j: int) -> str:
+        """The past of an op, or that of what its lane does before it: whatever is first."""
+        if j in self.changed:
+            return f", which {self.changed[j]}"
+        lane = self.ops[j][1].lane
+        first = next((k for k in range(j - 1, -1, -1) if k in self.changed and self.ops[k][1].lane == lane), None)
+        if first is None:
+            return ""
+        region, op = self.ops[first]
+        return f", behind {op_label(op)} in {region.name}, which {self.changed[first]}"
+
+
+def _pasts(match: Match) -> _Past:
+    old, new = list(match.old.ops()), list(match.new.ops())
+    changed = {}
+    for i, j in match.pairs:
+        if j is None or new[j][1].kind == "release":
+            continue
+        if i is None:
+            changed[j] = _NEW
+        elif old[i][0].name != new[j][0].name:
+            changed[j] = f"stood in {old[i][0].name} before"
+        elif new[j][1].kind != "run" and moved_bytes(match.old, old[i][1]) < moved_bytes(match.new, new[j][1]):
+            changed[j] = f"moved {size(moved_bytes(match.old, old[i][1]))} before"
+    return _Past(new, changed)
 
 
 def _waits(schedule: Schedule, machine: Machine) -> defaultdict[int, float]:
