@@ -10,6 +10,10 @@ class ZinfError(RuntimeError):
     """Anything zinf refuses or cannot do."""
 
 
+class BadInput(ZinfError):
+    """A file or argument of a command cannot be used: which, why, and what would do."""
+
+
 class DoesNotFit(ZinfError):
     """No plan stays inside the memory limit; the message says the smallest limit that would do, `least`, in bytes."""
 

@@ -12,7 +12,7 @@ from zcompiler.cli.app import app, main
 from zcompiler.errors import ZinfError
 from zcompiler.options import OPTIONS, options_table
 
-COMMANDS = ("demo", "options", "doctor", "calibrate", "clean", "opt")
+COMMANDS = ("demo", "options", "doctor", "calibrate", "clean", "dump", "diff", "check", "opt")
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -31,7 +31,20 @@ def test_help_names_every_command() -> None:
 
 def test_help_shows_commands_in_groups() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
-    order = ["See", "demo", "options", "Machine", "doctor", "calibrate", "clean", "Schedules", "opt "]
+    order = [
+        "See",
+        "demo",
+        "options",
+        "Machine",
+        "doctor",
+        "calibrate",
+        "clean",
+        "Schedules",
+        "dump",
+        "diff",
+        "check",
+        "opt ",
+    ]
     places = [shown.index(f" {word}", shown.index(" See ")) for word in order]
     assert places == sorted(places)
 

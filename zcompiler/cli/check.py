@@ -1,0 +1,107 @@
+"""`zinf check`: fail where a step has become worse than its base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from zcompiler.cli.tables import new_console, print_table
+from zcompiler.compare.base import format_base
+from zcompiler.compare.files import read_side, require_rules
+from zcompiler.compare.gate import BETTER, SAME, SHOWN, WITHIN, WORSE, Finding, judge, parse_tolerances
+from zcompiler.compare.metrics import Side, updates_only
+from zcompiler.compare.numbers import change, plural, shown
+from zcompiler.compare.sides import compare_sides
+from zcompiler.errors import BadInput
+
+_STYLES = {WORSE: "bold red", BETTER: "green", WITHIN: "yellow", SAME: "dim", SHOWN: "dim"}
+
+
+def check(
+    paths: Sequence[Path], against: Path, *, update: bool = False, tolerances: Sequence[str] = (), as_json: bool = False
+) -> int:
+    """Compare the schedules in `paths` with those in `against`; 1 where one of their figures is worse, else 0.
+
+    `update` writes them to `against`, a `.json` file, instead. BadInput for what cannot be read or breaks rules.
+    """
+    allowed = parse_tolerances(tolerances)
+    new = read_side(paths)
+    given = " ".join(map(str, paths))
+    require_rules(new, given)
+    if update:
+        return _update(new, against)
+    if not against.exists():
+        raise BadInput(f"{against}: no such base; make one: {_command(paths, against)} --update")
+    old = read_side([against])
+    require_rules(old, str(against))
+    compared = compare_sides(old, new)
+    gone = sorted(compared.old.schedules.keys() - new.schedules.keys())
+    updates = [name for name in gone if updates_only(compared.old.schedules[name])]
+    if updates:
+        raise BadInput(
+            f"{against} has the schedule of an optimizer step, {updates[0]}, and there is none in {given}, which would "
+            "look better for what is missing: dump after the first optimizer.step(), and name that file or folder, too"
+        )
+    findings = judge(compared, allowed)
+    worse = any(found.verdict == WORSE for found in findings)
+    if as_json:
+        rows = [{**asdict(f), "metric": f.metric._asdict()} for f in findings]
+        typer.echo(json.dumps({"worse": worse, "findings": rows}, indent=1))
+    else:
+        console = new_console()
+        for name in gone:
+            console.print(f"The schedule {name} is there no longer.", markup=False)
+        _show(console, findings, paths, against)
+    return 1 if worse else 0
+
+
+def _update(new: Side, against: Path) -> int:
+    if against.suffix != ".json":
+        raise BadInput(f"{against}: --update writes a base, whose name ends in .json")
+    text = format_base(new)
+    known = against.exists() and against.read_bytes() == text.encode()
+    if not known:
+        against.write_text(text, encoding="utf-8")
+    typer.echo(f"{against}: {'unchanged' if known else 'written'}, {plural(len(new.schedules), 'schedule')}")
+    return 0
+
+
+def _show(console: Console, findings: Sequence[Finding], paths: Sequence[Path], against: Path) -> None:
+    changed = [found for found in findings if found.before != found.after]
+    worse = [found for found in findings if found.verdict == WORSE]
+    if changed:
+        print_table(console, ("a step", "before", "after", "change", ""), map(_row, changed))
+    for found in worse:
+        rise = change(found.metric, found.before, found.after)
+        console.print(Text(f"{found.metric} {rise}: {found.because}", "red"), soft_wrap=True)
+    judged = [found for found in findings if found.verdict != SHOWN]
+    update = f": {_command(paths, against)} --update" if against.suffix == ".json" else ""
+    if worse:
+        console.print(
+            f"Worse than {against}: {len(worse)} of {plural(len(judged), 'figure')}.", markup=False, soft_wrap=True
+        )
+        first = paths[0] if len(paths) == 1 else "NEW"
+        console.print(f"Every op that differs: zinf diff {against} {first}", markup=False, soft_wrap=True)
+        if update:
+            console.print(f"If this is what it should be{update}", markup=False, soft_wrap=True)
+    elif any(found.verdict == BETTER for found in findings):
+        keep = update or ", take it as the new base"
+        console.print(f"Better than {against}. To keep it so{keep}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"No worse than {against}, in {plural(len(judged), 'figure')}.", markup=False, soft_wrap=True)
+
+
+def _row(found: Finding) -> tuple[Text | str, ...]:
+    before, after = shown(found.metric, found.before), shown(found.metric, found.after)
+    verdict = Text("" if found.verdict == SHOWN else found.verdict, _STYLES[found.verdict])
+    return str(found.metric), before, after, change(found.metric, found.before, found.after), verdict
+
+
+def _command(paths: Sequence[Path], against: Path) -> str:
+    return f"zinf check {' '.join(map(str, paths))} --against {against}"

@@ -1,0 +1,148 @@
+"""`zinf dump`, `zinf diff`, `zinf check` and `zinf opt`."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zcompiler.cli.base import SCHEDULES, Json, app, flag
+from zcompiler.options import parse_options
+
+
+class Dtype(StrEnum):
+    """Of a configuration's weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+@app.command(rich_help_panel=SCHEDULES)
+def dump(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A Python file with model() and inputs(), MODULE:FUNCTION, or a configuration of transformers: a JSON "
+            "file, a folder, a model type such as llama, or a class name."
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of the configuration, such as num_hidden_layers=80.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences a step, for a configuration.")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sequence, for a configuration.")] = 512,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Of a configuration's weights; what it says, else float32.")
+    ] = None,
+    autocast: Annotated[Dtype | None, typer.Option(help="The model runs under torch.autocast.")] = None,
+    train: Annotated[bool, typer.Option("--train/--infer", help="A training step, or forward alone.")] = True,
+    memory: Annotated[
+        str | None, typer.Option(help="The limit, such as 16GiB; else what --machine has, else what is free here.")
+    ] = None,
+    machine: Annotated[str | None, typer.Option(help="As the option machine: a shipped name or a .toml file.")] = None,
+    place: Annotated[list[str] | None, typer.Option(help="KIND=HOME, such as params=nvme; again for others.")] = None,
+    activations: Annotated[
+        list[str] | None, typer.Option(help="keep, nvme, recompute or recompute+nvme; GLOB=... for some units.")
+    ] = None,
+    tile: Annotated[list[str] | None, typer.Option(help="GLOB=COUNT: matmuls in tiles.")] = None,
+    prefetch: Annotated[str | None, typer.Option(help="Bytes that may be read ahead.")] = None,
+    compute: Annotated[str | None, typer.Option(help="inductor or eager.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim.")] = None,
+    master: Annotated[str | None, typer.Option(help="float32: 16-bit parameters are updated in it.")] = None,
+    late: Annotated[bool, typer.Option("--late/--no-late", help="Updates beside the next forward.")] = True,
+    passes: Annotated[str | None, typer.Option(help="Run these passes instead of the plan's.")] = None,
+    after: Annotated[str | None, typer.Option(help="The schedule after this pass, or `all`; `bare` is before.")] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="The captured operators, region by region.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Where everything rests, and why.")] = False,
+    times: Annotated[bool, typer.Option("--times", help="When each op runs on the machine, and a summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything but the operators as one document.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write files there, as the option dump does.")] = None,
+) -> None:
+    """Show what zinf would do with a model: plan and schedules.
+
+    From its shapes alone: nothing is allocated, compiled or run.
+    """
+    from zcompiler.cli.dump.options import zinf_options
+
+    given = {
+        "memory": memory,
+        "machine": machine,
+        "prefetch": prefetch,
+        "compute": compute,
+        "optimizer": optimizer,
+        "master": master,
+        "late": late,
+    }
+    options = zinf_options(given, place or (), activations or (), tile or ())
+    parse_options(options, environ=os.environ)  # what is wrong is said before torch is imported
+    from zcompiler.cli.dump.command import dump as run
+    from zcompiler.cli.dump.show import Wanted as Shown
+    from zcompiler.cli.dump.target import Wanted
+
+    run(
+        Wanted(target, tuple(settings or ()), batch, tokens, dtype, train),
+        options,
+        Shown(after, ops, plan, times, as_json),
+        passes=passes,
+        autocast=autocast,
+        output=output,
+        echo=lambda text: typer.echo(text, nl=False),
+        warn=lambda text: typer.echo(f"warning: {text}", err=True),
+    )
+
+
+@app.command(rich_help_panel=SCHEDULES)
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A .zsched file, a folder of them, or a base.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="What to compare it with.")],
+    unified: Annotated[bool, typer.Option("--unified", "-u", help="A plain diff of the texts instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say how two schedules differ, and what it costs.
+
+    Whatever names they use. Ends with status 1 if they differ, else 0.
+    """
+    from zcompiler.cli.diff import diff as run
+
+    raise typer.Exit(run(a, b, unified=unified, as_json=as_json))
+
+
+@app.command(rich_help_panel=SCHEDULES)
+def check(
+    new: Annotated[list[Path], typer.Argument(metavar="NEW...", help="Files or folders of .zsched text.")],
+    against: Annotated[Path, typer.Option(help="The base (.json), or files as for NEW, to be no worse than.")],
+    update: Annotated[bool, typer.Option("--update", help="Make NEW the base.")] = False,
+    tolerance: Annotated[
+        list[str] | None, typer.Option(help="How much a kind of figure may rise, such as bytes=1%; again for more.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fail where schedules got worse than their base.
+
+    That is, where a step moves, holds or waits for more. Ends with status 1 then, else 0.
+    """
+    from zcompiler.cli.check import check as run
+
+    raise typer.Exit(run(new, against, update=update, tolerances=tolerance or (), as_json=as_json))
+
+
+@app.command(rich_help_panel=SCHEDULES)
+def opt(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A schedule as text.", exists=True, dir_okay=False)],
+    passes: Annotated[
+        str | None, typer.Option(metavar="PASSES", help="Passes to run instead of those that the file names.")
+    ] = None,
+    print_after_each: Annotated[bool, flag("--print-after-each", "Print the schedule after each pass.")] = False,
+    accept: Annotated[bool, flag("--accept", "Make the result the expected text in the file.")] = False,
+) -> None:
+    """Run passes on a .zsched file, verify it and print it.
+
+    Passes are written like gather-params,prefetch-reads{distance=2} (quote them in a shell).
+    """
+    from zcompiler.cli.opt import opt as run
+
+    typer.echo(run(file, passes, print_after_each, accept).rstrip("\n"))
