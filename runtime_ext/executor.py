@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from runtime_ext.call import Call, LaneEvent, Stored, settle
 from runtime_ext.interface import Arena, Buffer, Event
+from runtime_ext.recording import Origin
 from runtime_ext.runtime import Runtime, Statistics
 from runtime_ext.transfers import Transfer, transfer
 from zcompiler.schedule.flow import Place
@@ -70,9 +71,14 @@ class Executor:
             for _, event in call.events.values():
                 if event.done():
                     event.wait()
+            recorder = self.runtime.recorder
+            if recorder is not None:
+                recorder.regions_begin()
             for region in regions:
                 for op in region.ops:
                     self._issue(region.name, op, call)
+                    if recorder is not None:
+                        recorder.sample(self.runtime.arenas, call.outside())
         except BaseException:
             call.abandon()
             raise
@@ -103,7 +109,7 @@ class Executor:
                     # It fits by the numbers, only not in one piece.
                     return arena.alloc(nbytes, overflow=True)
             for lane, event in oldest.users:
-                self._expose(lane, event, quiet=True)
+                self._expose(lane, event, "room")
 
     def reap(self) -> None:
         """Free what was released and is no longer in use."""
@@ -120,16 +126,20 @@ class Executor:
             return
         name = f"{op.kind}({op.value})"
         if op.kind == "run":
-            for lane, event in after:
-                self._expose(lane, event)
-            call.compute(region, op)
+            for (lane, event), cause in zip(after, op.after, strict=True):
+                self._expose(lane, event, "use", cause, region)
+            recorder = self.runtime.recorder
+            if recorder is None:
+                call.compute(region, op)
+            else:
+                with recorder.run(f"{name}@{region}", Origin(call.schedule.name, region, op)):
+                    call.compute(region, op)
             made: LaneEvent = (op.lane, _Done())
         else:
-            made = (op.lane, self._submit(f"{name}@{region}", op, call, [event for _, event in after]))
+            made = (op.lane, self._submit(region, op, call, [event for _, event in after]))
         call.events[name] = call.events[f"{name}@{region}"] = made
 
-    def _submit(self, label: str, op: Op, call: Call, after: list[Event]) -> Event:
-        lane = self.runtime.lane(op.lane)
+    def _submit(self, region: str, op: Op, call: Call, after: list[Event]) -> Event:
         moved = transfer(op, call, self.runtime)
         arriving = self._arriving(op, moved, call)
         if arriving is not None:
@@ -137,7 +147,9 @@ class Executor:
         else:
             if moved.segment is not None:
                 after = after + self._earlier(moved.segment, op.kind)
-            event = lane.submit(replace(moved.work, label=label), after)
+            work = replace(moved.work, label=f"{op.kind}({op.value})@{region}")
+            origin = None if self.runtime.recorder is None else Origin(call.schedule.name, region, op)
+            event = self.runtime.submit(op.lane, work, after, origin)
         for place in moved.uses:
             if call.held(place) is not None:
                 call.pins.setdefault(place, []).append((op.lane, event))
@@ -172,21 +184,35 @@ class Executor:
                     return
                 oldest = self._frees[0]
             for lane, event in oldest.users:
-                self._expose(lane, event, quiet=True)
+                self._expose(lane, event, "lag")
 
-    def _expose(self, lane: str, event: Event, quiet: bool = False) -> None:
-        """Wait, and book the time on the lane. `quiet`: an error is left to the call the event belongs to."""
-        if event.done() and quiet:
+    def drain(self, lane: str, event: Event, cause: str) -> BaseException | None:
+        """Wait for what a call still has under way when it ends; gives back what was raised."""
+        recorder = self.runtime.recorder
+        if recorder is None or event.done():
+            return settle(event)
+        begin = recorder.clock()
+        error = settle(event)
+        recorder.waited(lane, cause, "end", begin)
+        return error
+
+    def _expose(self, lane: str, event: Event, why: str, cause: str = "", region: str = "") -> None:
+        """Wait, and book the time on the lane. But for "use" an error is left to the call the event belongs to."""
+        waits = not event.done()
+        if not waits and why != "use":
             return
         start = self.runtime.clock()
         try:
-            if not quiet:
+            if why == "use":
                 event.wait()
             elif (error := settle(event)) is not None and not isinstance(error, Exception):
                 raise error
         finally:
             with self._lock:
                 self._exposed[lane] += self.runtime.clock() - start
+            if waits and self.runtime.recorder is not None:
+                full = f"{cause}@{region}" if region and "@" not in cause else cause
+                self.runtime.recorder.waited(lane, full, why, start)
 
     def _earlier(self, segment: Stored, kind: str) -> list[Event]:
         """What a transfer of the segment must not overtake."""

@@ -27,7 +27,7 @@ from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, gi
 from zcompiler.training.dump import Dump
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
-from zcompiler.training.registry import record_of
+from zcompiler.training.registry import backward_ended, record_of
 from zcompiler.training.residence import LiveResidence
 from zcompiler.training.session import Session, session_for, states_per_parameter_byte
 from zcompiler.training.tensors import why_not_managed
@@ -155,6 +155,7 @@ class _Building:
             note=session.note,
             measured=session.measured,
             between_phases=session.between_phases,
+            backward_ended=backward_ended,
         )
 
     def _plan(self, plain: _Form, rows: _Form, taken: int) -> tuple[_Form, Plan]:

@@ -32,7 +32,7 @@ from zcompiler.torch_compat import trim_memory
 from zcompiler.training.activations import ActivationRoom
 from zcompiler.training.dump import Dump
 from zcompiler.training.ordering import Uses
-from zcompiler.training.registry import record_of
+from zcompiler.training.registry import record_of, running_trace
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Session:
         self.activations = ActivationRoom(weakref.WeakMethod(self.create_segment), self.ledger, self.units)
         self._baseline = Baseline()
         weakref.finalize(self, self.runtime.close)
+        if (trace := running_trace()) is not None:
+            trace.joined(self)
         if not options.nvme_is_ours:
             self.store()  # a path that the user named is checked even if nothing has to move
 
@@ -145,7 +147,6 @@ class Session:
     def write_now(self, segment: Segment, slots: Sequence[torch.Tensor]) -> None:
         """Write raw bytes to the slots from the first on, in pieces, and wait. Moves no more memory than a piece."""
         piece = self.staged(16 << 20)
-        lane = self.runtime.lane("nvme_write")
         alignment = self.store().alignment
         buffer = self.executor.alloc(self.compute_tier, min(piece, segment.nbytes) or alignment)
         try:
@@ -155,7 +156,7 @@ class Session:
                     part = data[at : at + piece]
                     staged[: part.numel()].copy_(part)
                     padded = -(-part.numel() // alignment) * alignment
-                    lane.submit(segment.write(buffer.array[:padded], offset + at)).wait()
+                    self.runtime.submit("nvme_write", segment.write(buffer.array[:padded], offset + at)).wait()
         finally:
             buffer.free()
 
@@ -238,6 +239,11 @@ def states_per_parameter_byte(options: Options) -> int:
 
 
 _SESSIONS: weakref.WeakValueDictionary[Options, Session] = weakref.WeakValueDictionary()
+
+
+def sessions() -> list[Session]:
+    """Those in use."""
+    return list(_SESSIONS.values())
 
 
 def session_for(raw: Mapping[str, object] | None) -> Session:

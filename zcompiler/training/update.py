@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from runtime_ext.recording import phase
 from zcompiler.analyse.sizes import short_name
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.plan import describe
 from zcompiler.plan.update import OPTIMIZER_WORK, SubGroup, subgroup_bytes, update_schedule
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
+from zcompiler.schedule.words import UPDATE_LANE
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.late import LateUpdate
 from zcompiler.training.low import asked_for, begin_update, doubt
@@ -52,11 +55,12 @@ class Update:
         if not self.members:
             return
         try:
-            call, schedule = self._call(self._subgroup_bytes(), 1)
-            try:
-                call.executor.run(schedule.regions, call)
-            finally:
-                call.close()
+            with self._phase():
+                call, schedule = self._call(self._subgroup_bytes(), 1)
+                try:
+                    call.executor.run(schedule.regions, call)
+                finally:
+                    call.close()
         except BaseException:
             doubt(self.members)
             raise
@@ -66,11 +70,14 @@ class Update:
     def start(self, optimizer: torch.optim.Optimizer) -> None:
         """Let it go on with the next forward, in the order in which that needs the units."""
         late = LateUpdate(self.session.steps, self.members, self.session.freed, self.session.between_phases)
-        with uninterrupted():  # or the step would be lost, and its copies in 16 bits would count as made
+        with self._phase(), uninterrupted():  # or the step would be lost, and its copies in 16 bits would count as made
             call, schedule = self._call(self._size, DEPTH, late.updated)
             self._mark_changed()
             self.session.late_steps += 1
             late.start(call, schedule, optimizer)
+
+    def _phase(self) -> AbstractContextManager[None]:
+        return phase(self.session.runtime.recorder, UPDATE_LANE, UPDATE_LANE)
 
     def _may_be_late(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether nobody could tell, and the limit leaves room for it beside a forward."""
