@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from runtime_ext.call import Call, LaneEvent, Stored, settle
 from runtime_ext.interface import Arena, Buffer, Event
-from runtime_ext.recording import Origin
+from runtime_ext.recording import Origin, Recorder
 from runtime_ext.runtime import Runtime, Statistics
 from runtime_ext.transfers import Transfer, transfer
 from zcompiler.schedule.flow import Place
@@ -71,14 +71,10 @@ class Executor:
             for _, event in call.events.values():
                 if event.done():
                     event.wait()
-            recorder = self.runtime.recorder
-            if recorder is not None:
-                recorder.regions_begin()
+            issue = self._issue if self.runtime.recorder is None else self._issue_recorded(self.runtime.recorder)
             for region in regions:
                 for op in region.ops:
-                    self._issue(region.name, op, call)
-                    if recorder is not None:
-                        recorder.sample(self.runtime.arenas, call.outside())
+                    issue(region.name, op, call)
         except BaseException:
             call.abandon()
             raise
@@ -126,20 +122,34 @@ class Executor:
             return
         name = f"{op.kind}({op.value})"
         if op.kind == "run":
-            for (lane, event), cause in zip(after, op.after, strict=True):
-                self._expose(lane, event, "use", cause, region)
-            recorder = self.runtime.recorder
-            if recorder is None:
+            if self.runtime.recorder is None:
+                for lane, event in after:
+                    self._expose(lane, event)
                 call.compute(region, op)
             else:
-                with recorder.run(f"{name}@{region}", Origin(call.schedule.name, region, op)):
-                    call.compute(region, op)
+                self._run_recorded(self.runtime.recorder, region, op, call, after)
             made: LaneEvent = (op.lane, _Done())
         else:
             made = (op.lane, self._submit(region, op, call, [event for _, event in after]))
         call.events[name] = call.events[f"{name}@{region}"] = made
 
+    def _issue_recorded(self, recorder: Recorder) -> Callable[[str, Op, Call], None]:
+        recorder.regions_begin()
+
+        def issue(region: str, op: Op, call: Call) -> None:
+            self._issue(region, op, call)
+            recorder.sample(self.runtime.arenas, call.outside())
+
+        return issue
+
+    def _run_recorded(self, recorder: Recorder, region: str, op: Op, call: Call, after: Sequence[LaneEvent]) -> None:
+        for (lane, event), cause in zip(after, op.after, strict=True):
+            self._expose(lane, event, cause=cause if "@" in cause else f"{cause}@{region}")
+        with recorder.run(f"{op.kind}({op.value})@{region}", Origin(call.schedule.name, region, op)):
+            call.compute(region, op)
+
     def _submit(self, region: str, op: Op, call: Call, after: list[Event]) -> Event:
+        lane = self.runtime.lane(op.lane)
         moved = transfer(op, call, self.runtime)
         arriving = self._arriving(op, moved, call)
         if arriving is not None:
@@ -148,8 +158,11 @@ class Executor:
             if moved.segment is not None:
                 after = after + self._earlier(moved.segment, op.kind)
             work = replace(moved.work, label=f"{op.kind}({op.value})@{region}")
-            origin = None if self.runtime.recorder is None else Origin(call.schedule.name, region, op)
-            event = self.runtime.submit(op.lane, work, after, origin)
+            if self.runtime.recorder is None:
+                event = lane.submit(work, after)
+            else:
+                origin = Origin(call.schedule.name, region, op)
+                event = self.runtime.recorder.submit(lane, work, after, origin)
         for place in moved.uses:
             if call.held(place) is not None:
                 call.pins.setdefault(place, []).append((op.lane, event))
@@ -189,14 +202,9 @@ class Executor:
     def drain(self, lane: str, event: Event, cause: str) -> BaseException | None:
         """Wait for what a call still has under way when it ends; gives back what was raised."""
         recorder = self.runtime.recorder
-        if recorder is None or event.done():
-            return settle(event)
-        begin = recorder.clock()
-        error = settle(event)
-        recorder.waited(lane, cause, "end", begin)
-        return error
+        return settle(event) if recorder is None or event.done() else recorder.drain(lane, event, cause)
 
-    def _expose(self, lane: str, event: Event, why: str, cause: str = "", region: str = "") -> None:
+    def _expose(self, lane: str, event: Event, why: str = "use", cause: str = "") -> None:
         """Wait, and book the time on the lane. But for "use" an error is left to the call the event belongs to."""
         waits = not event.done()
         if not waits and why != "use":
@@ -211,8 +219,7 @@ class Executor:
             with self._lock:
                 self._exposed[lane] += self.runtime.clock() - start
             if waits and self.runtime.recorder is not None:
-                full = f"{cause}@{region}" if region and "@" not in cause else cause
-                self.runtime.recorder.waited(lane, full, why, start)
+                self.runtime.recorder.waited(lane, cause, why, start)
 
     def _earlier(self, segment: Stored, kind: str) -> list[Event]:
         """What a transfer of the segment must not overtake."""

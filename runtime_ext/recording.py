@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from runtime_ext.call import settle
 from runtime_ext.interface import Arena, Event, Lane, Work
 from zcompiler.schedule.model import Op
 
@@ -90,7 +91,7 @@ class Recorder:
         self._resting = 0
         self._events: list[Event] = []
 
-    def submit(self, lane: Lane, work: Work, after: Sequence[Event], origin: Origin | None) -> Event:
+    def submit(self, lane: Lane, work: Work, after: Sequence[Event], origin: Origin | None = None) -> Event:
         """Hand work to a lane, each piece of it stamped by the thread that does it."""
         span = Span(lane.name, work.label, self.clock(), work.nbytes, origin)
         self.spans.append(span)
@@ -115,6 +116,13 @@ class Recorder:
     def waited(self, lane: str, cause: str, why: str, begin: float) -> None:
         """This thread has waited since `begin`."""
         self.waits.append(Waited(lane, cause, why, begin, self.clock()))
+
+    def drain(self, lane: str, event: Event, cause: str) -> BaseException | None:
+        """Wait until the event is done, at the end of a phase; gives back what was raised."""
+        begin = self.clock()
+        error = settle(event)
+        self.waited(lane, cause, "end", begin)
+        return error
 
     def regions_begin(self) -> None:
         """Regions are about to be issued: states may have come or gone."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runtime_ext.interface import Arena, Event, Lane, Peers, Store, Work
-from runtime_ext.recording import Origin, Recorder
+from runtime_ext.recording import Recorder
 
 COPY_CHUNK = 4 << 20
 
@@ -63,10 +63,10 @@ class Runtime:
     clock: Callable[[], float] = time.perf_counter
     recorder: Recorder | None = None
 
-    def submit(self, lane: str, work: Work, after: Sequence[Event] = (), origin: Origin | None = None) -> Event:
-        """Queue work on a lane; `origin` says for which line of a schedule."""
+    def submit(self, lane: str, work: Work, after: Sequence[Event] = ()) -> Event:
+        """Queue work on a lane that no line of a schedule asks for."""
         if self.recorder is not None:
-            return self.recorder.submit(self.lane(lane), work, after, origin)
+            return self.recorder.submit(self.lane(lane), work, after)
         return self.lane(lane).submit(work, after)
 
     def lane(self, name: str) -> Lane:

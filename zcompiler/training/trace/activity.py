@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # The tracks that are no lane.
 PHASES, WAITS = "phases", "waits"
@@ -12,7 +12,8 @@ PHASES, WAITS = "phases", "waits"
 @dataclass(frozen=True, slots=True)
 class Activity:
     """Something on a track, a lane or one of the others, from `begin` to `end` in seconds, in the step of that index.
-    `details` are for whoever looks at it: the line of the schedule, bytes, what was waited for."""
+    `details` are for whoever looks at it: when it was `issued`, the line of the schedule, bytes, what was waited for.
+    """
 
     track: str
     name: str
@@ -20,6 +21,13 @@ class Activity:
     end: float
     step: int
     details: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    def moved(self, by: float) -> Activity:
+        """The same `by` seconds later."""
+        details = dict(self.details)
+        if "issued" in details:
+            details["issued"] = float(details["issued"]) + by
+        return replace(self, begin=self.begin + by, end=self.end + by, details=details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def aligned(group: Group, measured: Group) -> Group:
         own = (a.begin for a in measured.activities if a.track == PHASES and a.step == i)
         shifts.append(max(min(own, default=measured.steps[i][0]), free) - begin)
         free = end + shifts[-1]
-    activities = [replace(a, begin=a.begin + shifts[a.step], end=a.end + shifts[a.step]) for a in group.activities]
+    activities = [a.moved(shifts[a.step]) for a in group.activities]
     samples = [replace(s, at=s.at + shifts[s.step]) for s in group.samples]
     steps = [(b + s, e + s) for (b, e), s in zip(group.steps, shifts, strict=False)]
     return Group(tuple(activities), tuple(samples), tuple(steps))
@@ -70,7 +70,7 @@ def _rows(activities: list[Activity]) -> list[list[Activity]]:
 
 
 def _complete(pid: int, tid: int, a: Activity) -> dict[str, Any]:
-    args = {"step": a.step, **a.details}
+    args = {"step": a.step, **{k: round(v, 9) if isinstance(v, float) else v for k, v in a.details.items()}}
     begin = _us(a.begin)
     # From the rounded ends, so that what touched still touches.
     dur = round(_us(a.end) - begin, 3)

@@ -50,7 +50,7 @@ def planned(known: Known, machine: Machine, used: Sequence[Sequence[str]]) -> Gr
     at = 0.0
     for cut in cuts:
         shift = at - cut.begin
-        activities += [replace(a, begin=a.begin + shift, end=a.end + shift) for a in _activities(cut)]
+        activities += [a.moved(shift) for a in _activities(cut)]
         samples += [replace(s, at=s.at + shift) for s in _samples(cut)]
         begin = bounds[cut.step][0] if cut.step in bounds else at
         at = cut.end + shift
@@ -98,6 +98,7 @@ def _activities(cut: _Cut) -> Iterator[Activity]:
             continue  # also what a late update hands over: it moves nothing
         details: dict[str, str | int | float] = {"op": " ".join(op_line(line.op).split()), "region": line.region}
         details["schedule"] = _schedule(line, graph)
+        details["issued"] = timeline.issued[i]
         if line.moved:
             details["bytes"] = line.moved
         yield Activity(line.lane, timeline.name(i), timeline.start[i], timeline.end[i], cut.step, details)

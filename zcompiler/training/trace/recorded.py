@@ -49,13 +49,14 @@ class _Taken:
 class Recorded:
     """What all models that zinf compiled do inside `with`; then `save` it. Made by `zcompiler.trace`."""
 
-    def __init__(self, window: Window | None = None, complete: Callable[[Recorded], None] | None = None) -> None:
-        """Only the steps of `window`, if there is one; `complete` is called as soon as they are over."""
+    def __init__(self, window: Window | None = None, completed: Callable[[Recorded], None] | None = None) -> None:
+        """Only the steps of `window`, if there is one; `completed` is called as soon as they are over."""
         self._steps = Steps(window)
-        self._complete = complete
+        self._completed = completed
         self._recorders: dict[Session, Recorder] = {}
         self._taken: list[_Taken] = []
         self._recording = False
+        self.complete = False  # whether the whole window was recorded
         self._began = self._ended = 0.0
         self._when = ""
 
@@ -89,24 +90,40 @@ class Recorded:
         for number, (taken, group) in enumerate(self._groups()):
             pid, which = 2 * number + 1, f" ({number + 1})" if number else ""
             processes.append((pid, f"measured{which}", group))
-            why_not = ""
+            own: dict[str, Any] = {
+                "pid": pid,
+                "steps": group.steps,
+                "planned": None,
+                "planned_steps": (),
+                "why_not": "",
+            }
             try:
-                plan = planned(taken.known, taken.machine.machine, _used(group))
-                title = f"planned{which}: {taken.machine.machine.name}"
-                processes.append((pid + 1, title, aligned(plan, group)))
+                plan = aligned(planned(taken.known, taken.machine.machine, _used(group)), group)
+                processes.append((pid + 1, f"planned{which}: {taken.machine.machine.name}", plan))
+                own |= {"planned": pid + 1, "planned_steps": plan.steps}
             except (ZinfError, LookupError, MemoryError) as error:
-                why_not = str(error)
-            about.append({"pid": pid, "planned": None if why_not else pid + 1, "why_not": why_not, **_about(taken)})
+                own["why_not"] = str(error)
+            about.append({**own, **_about(taken)})
         if not processes:
             raise ZinfError(
                 "nothing was recorded: no graph compiled with backend zinf ran inside the trace"
                 if self._steps.window is None
-                else f"nothing was recorded: {len(self._steps.ends)} steps were made, and step "
+                else f"nothing was recorded: {self.steps} steps were made, and step "
                 f"{self._steps.window.first} was to be the first"
             )
         first = self._steps.window.first if self._steps.window is not None else 1
         head = {"format": FORMAT, "when": self._when, "versions": _versions(), "first": first, "sessions": about}
         return chrome_trace(processes, head)
+
+    @property
+    def steps(self) -> int:
+        """How many steps ended since the `with` began, recorded or not."""
+        return len(self._steps.ends)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was recorded."""
+        return not self._taken
 
     def joined(self, session: Session) -> None:
         """Told of a session that was made meanwhile."""
@@ -131,10 +148,12 @@ class Recorded:
             elif turn == "drop":
                 self._end()
                 self._taken.clear()
+                self.complete = False
             elif self._recording:
                 self._end()
-                if self._complete is not None:
-                    self._complete(self)
+                self.complete = True
+                if self._completed is not None:
+                    self._completed(self)
 
     def _attach(self, session: Session) -> None:
         recorder = Recorder(session.compute_tier, _resting(weakref.ref(session)))
