@@ -125,6 +125,40 @@ def options(
     Console().print(grid)
 
 
+_OF_A_SCRIPT = {"allow_extra_args": True, "ignore_unknown_options": True}
+_Steps = Annotated[str, typer.Option(help="The first and the last step to record, counted from 1.")]
+
+
+@app.command(context_settings={**_OF_A_SCRIPT, "allow_interspersed_args": False})
+def trace(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A Python script; its own arguments follow.", exists=True)],
+    steps: _Steps = "3:4",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("trace.json"),
+) -> None:
+    """Run a script and record what some of its steps did: a trace for Perfetto, or for zinf report."""
+    from zcompiler.cli.trace import trace as run
+    from zcompiler.training.trace.steps import Window
+
+    raise typer.Exit(run(script, context.args, Window.parse(steps), output, Console(stderr=True)))
+
+
+@app.command(context_settings=_OF_A_SCRIPT)
+def report(
+    context: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(help="A recorded trace, or a script (*.py) and its arguments.", exists=True)
+    ],
+    steps: _Steps = "3:4",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Make one page of HTML of a trace: lanes, memory, plan, and what was predicted beside what was measured."""
+    from zcompiler.cli.report.command import report as run
+    from zcompiler.training.trace.steps import Window
+
+    raise typer.Exit(run(source, context.args, Window.parse(steps), output, Console(stderr=True)))
+
+
 def main() -> None:
     """Run the command. Errors that the user can act on come without traceback: status 2 for a bad option, else 1."""
     try:
