@@ -65,6 +65,10 @@ class Call:
         """Let a value go that is no Buffer of the schedule."""
         self.env.pop(value, None)
 
+    def outside(self) -> int:
+        """Bytes of the compute tier that the call holds and no arena counts."""
+        return 0
+
     def alloc(self, value: str, nbytes: int | None = None, form: str = "full") -> Buffer:
         """A buffer in the compute tier for a value that `compute` makes; the schedule's release frees it."""
         size = self.size(value, form) if nbytes is None else nbytes
@@ -89,7 +93,7 @@ class Call:
 
     def abandon(self) -> BaseException | None:
         """Like `close`, but gives the error back."""
-        raised = [settle(event) for _, event in self.events.values()]
+        raised = [self.executor.drain(lane, event, name) for name, (lane, event) in self.events.items()]
         error = next((one for one in raised if one is not None), None)
         self.executor.reap()
         for buffer in self._buffers.values():

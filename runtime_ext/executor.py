@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from runtime_ext.call import Call, LaneEvent, Stored, settle
 from runtime_ext.interface import Arena, Buffer, Event
+from runtime_ext.recording import Origin, Recorder
 from runtime_ext.runtime import Runtime, Statistics
 from runtime_ext.transfers import Transfer, transfer
 from zcompiler.schedule.flow import Place
@@ -70,9 +71,10 @@ class Executor:
             for _, event in call.events.values():
                 if event.done():
                     event.wait()
+            issue = self._issue if self.runtime.recorder is None else self._issue_recorded(self.runtime.recorder)
             for region in regions:
                 for op in region.ops:
-                    self._issue(region.name, op, call)
+                    issue(region.name, op, call)
         except BaseException:
             call.abandon()
             raise
@@ -103,7 +105,7 @@ class Executor:
                     # It fits by the numbers, only not in one piece.
                     return arena.alloc(nbytes, overflow=True)
             for lane, event in oldest.users:
-                self._expose(lane, event, quiet=True)
+                self._expose(lane, event, "room")
 
     def reap(self) -> None:
         """Free what was released and is no longer in use."""
@@ -120,15 +122,33 @@ class Executor:
             return
         name = f"{op.kind}({op.value})"
         if op.kind == "run":
-            for lane, event in after:
-                self._expose(lane, event)
-            call.compute(region, op)
+            if self.runtime.recorder is None:
+                for lane, event in after:
+                    self._expose(lane, event)
+                call.compute(region, op)
+            else:
+                self._run_recorded(self.runtime.recorder, region, op, call, after)
             made: LaneEvent = (op.lane, _Done())
         else:
-            made = (op.lane, self._submit(f"{name}@{region}", op, call, [event for _, event in after]))
+            made = (op.lane, self._submit(region, op, call, [event for _, event in after]))
         call.events[name] = call.events[f"{name}@{region}"] = made
 
-    def _submit(self, label: str, op: Op, call: Call, after: list[Event]) -> Event:
+    def _issue_recorded(self, recorder: Recorder) -> Callable[[str, Op, Call], None]:
+        recorder.regions_begin()
+
+        def issue(region: str, op: Op, call: Call) -> None:
+            self._issue(region, op, call)
+            recorder.sample(self.runtime.arenas, call.outside())
+
+        return issue
+
+    def _run_recorded(self, recorder: Recorder, region: str, op: Op, call: Call, after: Sequence[LaneEvent]) -> None:
+        for (lane, event), cause in zip(after, op.after, strict=True):
+            self._expose(lane, event, cause=cause if "@" in cause else f"{cause}@{region}")
+        with recorder.run(f"{op.kind}({op.value})@{region}", Origin(call.schedule.name, region, op)):
+            call.compute(region, op)
+
+    def _submit(self, region: str, op: Op, call: Call, after: list[Event]) -> Event:
         lane = self.runtime.lane(op.lane)
         moved = transfer(op, call, self.runtime)
         arriving = self._arriving(op, moved, call)
@@ -137,7 +157,12 @@ class Executor:
         else:
             if moved.segment is not None:
                 after = after + self._earlier(moved.segment, op.kind)
-            event = lane.submit(replace(moved.work, label=label), after)
+            work = replace(moved.work, label=f"{op.kind}({op.value})@{region}")
+            if self.runtime.recorder is None:
+                event = lane.submit(work, after)
+            else:
+                origin = Origin(call.schedule.name, region, op)
+                event = self.runtime.recorder.submit(lane, work, after, origin)
         for place in moved.uses:
             if call.held(place) is not None:
                 call.pins.setdefault(place, []).append((op.lane, event))
@@ -172,21 +197,29 @@ class Executor:
                     return
                 oldest = self._frees[0]
             for lane, event in oldest.users:
-                self._expose(lane, event, quiet=True)
+                self._expose(lane, event, "lag")
 
-    def _expose(self, lane: str, event: Event, quiet: bool = False) -> None:
-        """Wait, and book the time on the lane. `quiet`: an error is left to the call the event belongs to."""
-        if event.done() and quiet:
+    def drain(self, lane: str, event: Event, cause: str) -> BaseException | None:
+        """Wait for what a call still has under way when it ends; gives back what was raised."""
+        recorder = self.runtime.recorder
+        return settle(event) if recorder is None or event.done() else recorder.drain(lane, event, cause)
+
+    def _expose(self, lane: str, event: Event, why: str = "use", cause: str = "") -> None:
+        """Wait, and book the time on the lane. But for "use" an error is left to the call the event belongs to."""
+        waits = not event.done()
+        if not waits and why != "use":
             return
         start = self.runtime.clock()
         try:
-            if not quiet:
+            if why == "use":
                 event.wait()
             elif (error := settle(event)) is not None and not isinstance(error, Exception):
                 raise error
         finally:
             with self._lock:
                 self._exposed[lane] += self.runtime.clock() - start
+            if waits and self.runtime.recorder is not None:
+                self.runtime.recorder.waited(lane, cause, why, start)
 
     def _earlier(self, segment: Stored, kind: str) -> list[Event]:
         """What a transfer of the segment must not overtake."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime_ext.interface import Arena, Lane, Peers, Store, Work
+from runtime_ext.interface import Arena, Event, Lane, Peers, Store, Work
+from runtime_ext.recording import Recorder
 
 COPY_CHUNK = 4 << 20
 
@@ -51,7 +52,8 @@ def copy_in_memory(label: str, source: np.ndarray, into: np.ndarray) -> Work:
 
 @dataclass(slots=True)
 class Runtime:
-    """Lanes by name, arenas and stores by tier. `copy` makes the work of a reload or offload."""
+    """Lanes by name, arenas and stores by tier. `copy` makes the work of a reload or offload; `recorder` takes note of
+    what is done while there is one."""
 
     lanes: Mapping[str, Lane]
     arenas: Mapping[str, Arena]
@@ -59,6 +61,13 @@ class Runtime:
     peers: Peers
     copy: Callable[[str, np.ndarray, np.ndarray], Work] = copy_in_memory
     clock: Callable[[], float] = time.perf_counter
+    recorder: Recorder | None = None
+
+    def submit(self, lane: str, work: Work, after: Sequence[Event] = ()) -> Event:
+        """Queue work on a lane that no line of a schedule asks for."""
+        if self.recorder is not None:
+            return self.recorder.submit(self.lane(lane), work, after)
+        return self.lane(lane).submit(work, after)
 
     def lane(self, name: str) -> Lane:
         if name not in self.lanes:

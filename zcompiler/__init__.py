@@ -1,7 +1,7 @@
 """zinf: a torch.compile backend that trains and runs models whose states do not fit in fast memory.
 
 `torch.compile(model, backend="zinf", options={...})` is all there is to use it. This module answers questions about a
-compiled model: `stats`, `reset_stats`, `schedule`, `restore`.
+compiled model: `stats`, `reset_stats`, `schedule`, `restore`; `trace` shows what a run did.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from zcompiler.errors import DoesNotFit, ZinfError
 if TYPE_CHECKING:
     from zcompiler.training.models import reset_stats, restore, stats
     from zcompiler.training.statistics import Stats
+    from zcompiler.training.trace.recorded import trace
 
-__all__ = ["DoesNotFit", "Stats", "ZinfError", "reset_stats", "restore", "schedule", "stats"]
+__all__ = ["DoesNotFit", "Stats", "ZinfError", "reset_stats", "restore", "schedule", "stats", "trace"]
 
 
 class _CallablePackage(types.ModuleType):
@@ -42,6 +43,10 @@ def __getattr__(name: str) -> Any:
         from zcompiler.training import models
 
         return getattr(models, name)
+    if name == "trace":
+        from zcompiler.training.trace.recorded import trace
+
+        return trace
     if name == "Stats":
         from zcompiler.training.statistics import Stats
 

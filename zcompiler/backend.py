@@ -19,7 +19,7 @@ from zcompiler.stages.graph import Planned, Stages
 from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
-from zcompiler.training.registry import record_of
+from zcompiler.training.registry import backward_ended, record_of
 from zcompiler.training.residence import LiveResidence
 from zcompiler.training.session import Session, session_for
 from zcompiler.training.tensors import why_not_managed
@@ -119,6 +119,7 @@ class _Building:
             note=session.note,
             measured=session.measured,
             between_phases=session.between_phases,
+            backward_ended=backward_ended,
         )
 
 

@@ -12,7 +12,7 @@ from zcompiler.cli.app import app, main
 from zcompiler.errors import ZinfError
 from zcompiler.options import OPTIONS, options_table
 
-COMMANDS = ("demo", "options", "doctor", "calibrate", "clean", "dump", "diff", "check", "opt")
+COMMANDS = ("demo", "trace", "report", "options", "doctor", "calibrate", "clean", "dump", "diff", "check", "opt")
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -34,6 +34,8 @@ def test_help_shows_commands_in_groups() -> None:
     order = [
         "See",
         "demo",
+        "trace",
+        "report",
         "options",
         "Machine",
         "doctor",

@@ -1,4 +1,4 @@
-"""`zinf demo` and `zinf options`."""
+"""`zinf demo`, `zinf trace`, `zinf report` and `zinf options`."""
 
 from __future__ import annotations
 
@@ -44,6 +44,46 @@ def demo(
         threads=threads,
         console=Console(),
     )
+
+
+_OF_A_SCRIPT = {"allow_extra_args": True, "ignore_unknown_options": True}
+_Steps = Annotated[str, typer.Option(help="The first and the last step to record, counted from 1.")]
+
+
+@app.command(rich_help_panel=SEE, context_settings={**_OF_A_SCRIPT, "allow_interspersed_args": False})
+def trace(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A Python script; its own arguments follow.", exists=True)],
+    steps: _Steps = "3:4",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("trace.json"),
+) -> None:
+    """Run a script and record what some of its steps did.
+
+    The trace is for Perfetto, or for zinf report.
+    """
+    from zcompiler.cli.trace import trace as run
+    from zcompiler.training.trace.steps import Window
+
+    raise typer.Exit(run(script, context.args, Window.parse(steps), output, Console(stderr=True)))
+
+
+@app.command(rich_help_panel=SEE, context_settings=_OF_A_SCRIPT)
+def report(
+    context: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(help="A recorded trace, or a script (*.py) and its arguments.", exists=True)
+    ],
+    steps: _Steps = "3:4",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
+) -> None:
+    """Make a page of HTML of a trace.
+
+    Lanes, memory, plan, and what was predicted beside what was measured.
+    """
+    from zcompiler.cli.report.command import report as run
+    from zcompiler.training.trace.steps import Window
+
+    raise typer.Exit(run(source, context.args, Window.parse(steps), output, Console(stderr=True)))
 
 
 @app.command(rich_help_panel=SEE)

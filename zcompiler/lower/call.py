@@ -150,6 +150,9 @@ class GraphCall(Call):
     def release(self, value: str) -> None:
         """Nothing to do: a region lets go of each tensor that no later one wants."""
 
+    def outside(self) -> int:
+        return self.holdings.nbytes
+
     def segment(self, value: str) -> Segment:
         if value in self.gradients:
             return self.gradients[value].ranges  # type: ignore[return-value]

@@ -15,6 +15,7 @@ import torch
 
 from runtime_ext.executor import Executor
 from runtime_ext.interface import Buffer
+from runtime_ext.recording import phase
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
@@ -50,10 +51,12 @@ class CompiledGraph:
         note: Callable[[str], None],
         measured: Callable[[int, int], None],
         between_phases: Callable[[], None],
+        backward_ended: Callable[[], None],
     ) -> None:
         self.captured, self.buckets, self.step, self.schedule = captured, tuple(buckets), step, schedule
         self.executor, self.residence, self.compiler, self.compute = executor, residence, compiler, compute
         self.note, self.measured, self.between_phases = note, measured, between_phases
+        self.backward_ended = backward_ended
         self.bucket = {b.name: b for b in buckets}
         self.trains = captured.backward is not None
         self.regions: dict[str, LoweredRegion] = {}
@@ -75,7 +78,7 @@ class CompiledGraph:
         def forward(args: list[Any]) -> Any:
             call = GraphCall(self, self.executor, self.schedule)
             try:
-                with NoSubclasses():
+                with NoSubclasses(), phase(self.executor.runtime.recorder, self.schedule.name, "fwd"):
                     self._bind(call, cut, self.step.forward, args, positions)
                     token = None if inference else self._token(call)
                     return self._run(call, regions, cut, token, last=inference)
@@ -99,9 +102,11 @@ class CompiledGraph:
             call = self._calls[int(token)]
             try:
                 call.names = names
-                with NoSubclasses():
+                with NoSubclasses(), phase(self.executor.runtime.recorder, self.schedule.name, "bwd"):
                     self._bind(call, cut, names, args, None)
-                    return self._run(call, regions, cut, None, last=True)
+                    results = self._run(call, regions, cut, None, last=True)
+                self.backward_ended()
+                return results
             except BaseException:
                 call.abandon()
                 raise
@@ -148,7 +153,7 @@ class CompiledGraph:
             "a parameter was gathered outside the schedule: backward ran more than once through a graph, or the graph "
             "found the parameter at another home than that for which it was planned"
         )
-        self.executor.runtime.lane("nvme_read").submit(ranges.read(buffer.array)).wait()
+        self.executor.runtime.submit("nvme_read", ranges.read(buffer.array)).wait()
 
     def _regions(self, names: PhaseNames) -> list[Region]:
         own = {*names.regions, *names.given}

@@ -38,13 +38,19 @@ def step_timeline(
 ) -> Timeline:
     """The timeline of `steps` steps of one graph, one after the other; each with its update, if there is one, at once
     or late. `works` has the work of each of the graph's runs; `fused`: whether the optimizer updates in one kernel."""
-    step = _program(graph, works, machine, fused, stored_bytes(graph))
+    step = graph_program(graph, works, machine)
     if update is not None:
-        lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
         join = late if is_late else at_once
-        step = join(step, _program(update, {}, machine, fused, lag))
+        step = join(step, update_program(update, is_late, machine, fused))
     return simulate(repeated(step, steps), shared_lanes(machine))
 
 
-def _program(schedule: Schedule, works: Mapping[str, Work], machine: Machine, fused: bool, lag: int) -> Program:
-    return prepare(schedule, costs(schedule, machine, works, fused), lag)
+def graph_program(graph: Schedule, works: Mapping[str, Work], machine: Machine) -> Program:
+    """A graph with the seconds of its ops. LookupError for a run of which nobody knows the work."""
+    return prepare(graph, costs(graph, machine, works), stored_bytes(graph))
+
+
+def update_program(update: Schedule, is_late: bool, machine: Machine, fused: bool = False) -> Program:
+    """An update with the seconds of its ops; `fused`: whether the optimizer updates in one kernel."""
+    lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
+    return prepare(update, costs(update, machine, {}, fused), lag)

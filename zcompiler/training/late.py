@@ -17,7 +17,9 @@ import numpy as np
 import torch
 
 from runtime_ext.interface import Event
+from runtime_ext.recording import phase
 from zcompiler.schedule.model import Schedule
+from zcompiler.schedule.words import UPDATE_LANE
 from zcompiler.torch_compat import NoSubclasses
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.low import doubt
@@ -27,6 +29,7 @@ from zcompiler.training.resting import Record
 from zcompiler.training.tensors import flat_over
 
 if TYPE_CHECKING:
+    from zcompiler.training.session import Session
     from zcompiler.training.slices import UpdateCall
 
 
@@ -80,6 +83,11 @@ class LateUpdate:
         remember_update(self)
         self._at_death = weakref.finalize(optimizer, self.complete)
         self._at_death.atexit = False
+
+    def gradients(self, session: Session) -> list[torch.Tensor]:
+        """The session's gradients in memory that the update is still to read."""
+        own = (m for m in list(self._members.values()) if m.record.unit.session is session and m.stored_grad is None)
+        return [grad for m in own if (grad := m.grad) is not None]
 
     def needs(self, grad: torch.Tensor) -> bool:
         """Whether the update is still to read this gradient."""
@@ -183,7 +191,8 @@ class LateUpdate:
     def _close(self) -> None:
         call, self._call = self._call, None
         if call is not None:
-            call.close()
+            with phase(call.executor.runtime.recorder, UPDATE_LANE, UPDATE_LANE):
+                call.close()
 
     def _left_in(self, record: Record, place: Place) -> list[Part]:
         return [p for p in self._left.get(record, ()) if p.start < place.stop and place.start < p.stop]

@@ -98,7 +98,7 @@ def _doubt_edited(units: Iterable[Unit]) -> None:
 def _make(record: Record, low: LowCopy, dtype: torch.dtype) -> None:
     session, values, slot = record.unit.session, record.unit.parameters, record.slot
     assert values is not None
-    reads, writes = session.runtime.lane("nvme_read"), session.runtime.lane("nvme_write")
+    runtime = session.runtime
     size, ratio = values.sizes[slot], record.dtype.itemsize // dtype.itemsize
     most = session.staged(PIECE)
     piece = min(most, _padded(size))
@@ -107,10 +107,10 @@ def _make(record: Record, low: LowCopy, dtype: torch.dtype) -> None:
         for at in range(0, size, most):
             wide = min(most, size - at)
             narrow = wide // ratio
-            reads.submit(values.read(source.array[: _padded(wide)], values.offsets[slot] + at)).wait()
+            runtime.submit("nvme_read", values.read(source.array[: _padded(wide)], values.offsets[slot] + at)).wait()
             flat_over(target.array[:narrow], dtype).copy_(flat_over(source.array[:wide], record.dtype))
             place = low.segment.offsets[slot] + at // ratio
-            writes.submit(low.segment.write(target.array[: _padded(narrow)], place)).wait()
+            runtime.submit("nvme_write", low.segment.write(target.array[: _padded(narrow)], place)).wait()
     finally:
         source.free()
         target.free()

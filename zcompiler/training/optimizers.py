@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from zcompiler.options import OPTIMIZER_STATES
 from zcompiler.torch_compat import NoSubclasses, run_first, run_last, untraced
 from zcompiler.training.observed import ObservedStates
-from zcompiler.training.registry import complete_updates, record_of, settle
+from zcompiler.training.registry import complete_updates, optimizer_stepped, record_of, settle
 from zcompiler.training.session import Session
 from zcompiler.training.states import working_dtype
 from zcompiler.training.update import Update
@@ -87,6 +87,7 @@ class Streamer:
     def after(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         late = self._late
         self._restore()
+        optimizer_stepped()
         with NoSubclasses():
             for update in late:
                 update.start(optimizer)

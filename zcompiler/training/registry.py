@@ -1,5 +1,5 @@
-"""The tables of the process, for users hand zinf bare parameters, never an engine: which parameters zinf knows, and
-which updates are not complete."""
+"""The tables of the process, for users hand zinf bare parameters, never an engine: which parameters zinf knows, which
+updates are not complete, and who records what is done."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 if TYPE_CHECKING:
     from zcompiler.training.late import LateUpdate
     from zcompiler.training.resting import Record
+    from zcompiler.training.trace.recorded import Recorded
 
 _RECORDS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 _RUNNING: list[LateUpdate] = []
+_TRACES: list[Recorded] = []  # at most one
 
 
 def record_of(p: torch.Tensor) -> Record | None:
@@ -62,3 +64,23 @@ def settle() -> None:
     for update in list(_RUNNING):
         update.complete()
         update.raise_error()
+
+
+def running_trace() -> Recorded | None:
+    return _TRACES[0] if _TRACES else None
+
+
+def set_trace(trace: Recorded | None) -> None:
+    _TRACES[:] = [] if trace is None else [trace]
+
+
+def backward_ended() -> None:
+    """Told after each backward of a graph."""
+    if _TRACES:
+        _TRACES[0].backward_ended()
+
+
+def optimizer_stepped() -> None:
+    """Told after each step of an optimizer that has parameters of zinf."""
+    if _TRACES:
+        _TRACES[0].optimizer_stepped()

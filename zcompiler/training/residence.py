@@ -142,7 +142,7 @@ class LiveResidence:
         assert ranges is not None
 
         def read(after: Sequence[Event]) -> Event:
-            return self.session.runtime.lane("nvme_read").submit(ranges.read(buffer.array), after)
+            return self.session.runtime.submit("nvme_read", ranges.read(buffer.array), after)
 
         return self._bring(bucket, buffer.array, read)
 

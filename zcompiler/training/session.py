@@ -34,7 +34,7 @@ from zcompiler.stages.dump import Dump
 from zcompiler.torch_compat import trim_memory
 from zcompiler.training.activations import ActivationRoom
 from zcompiler.training.ordering import Uses
-from zcompiler.training.registry import record_of
+from zcompiler.training.registry import record_of, running_trace
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
 from zcompiler.training.told import tell_session
 
@@ -90,6 +90,8 @@ class Session:
         self._baseline = Baseline()
         weakref.finalize(self, self.runtime.close)
         tell_session(self)
+        if (trace := running_trace()) is not None:
+            trace.joined(self)
         if not options.nvme_is_ours:
             self.store()  # a path that the user named is checked even if nothing has to move
 
@@ -144,7 +146,6 @@ class Session:
     def write_now(self, segment: Segment, slots: Sequence[torch.Tensor]) -> None:
         """Write raw bytes to the slots from the first on, in pieces, and wait. Moves no more memory than a piece."""
         piece = self.staged(16 << 20)
-        lane = self.runtime.lane("nvme_write")
         alignment = self.store().alignment
         buffer = self.executor.alloc(self.compute_tier, min(piece, segment.nbytes) or alignment)
         try:
@@ -154,7 +155,7 @@ class Session:
                     part = data[at : at + piece]
                     staged[: part.numel()].copy_(part)
                     padded = -(-part.numel() // alignment) * alignment
-                    lane.submit(segment.write(buffer.array[:padded], offset + at)).wait()
+                    self.runtime.submit("nvme_write", segment.write(buffer.array[:padded], offset + at)).wait()
         finally:
             buffer.free()
 
@@ -230,6 +231,11 @@ class Session:
 
 
 _SESSIONS: weakref.WeakValueDictionary[Options, Session] = weakref.WeakValueDictionary()
+
+
+def sessions() -> list[Session]:
+    """Those in use."""
+    return list(_SESSIONS.values())
 
 
 def session_for(raw: Mapping[str, object] | None) -> Session:

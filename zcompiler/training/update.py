@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from runtime_ext.recording import phase
 from zcompiler.plan.beside import DEPTH, late_bytes
 from zcompiler.plan.update import OPTIMIZER_WORK
 from zcompiler.schedule.model import Schedule
+from zcompiler.schedule.words import UPDATE_LANE
 from zcompiler.stages.update import Units, largest_subgroup, moved_bytes, plan_update
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.late import LateUpdate
@@ -50,11 +53,12 @@ class Update:
         if not self.members:
             return
         try:
-            call, schedule = self._call(self._largest(), 1)
-            try:
-                call.executor.run(schedule.regions, call)
-            finally:
-                call.close()
+            with self._phase():
+                call, schedule = self._call(self._largest(), 1)
+                try:
+                    call.executor.run(schedule.regions, call)
+                finally:
+                    call.close()
         except BaseException:
             doubt(self.members)
             raise
@@ -64,11 +68,14 @@ class Update:
     def start(self, optimizer: torch.optim.Optimizer) -> None:
         """Let it go on with the next forward, in the order in which that needs the units."""
         late = LateUpdate(self.session.steps, self.members, self.session.freed, self.session.between_phases)
-        with uninterrupted():  # or the step would be lost, and its copies in 16 bits would count as made
+        with self._phase(), uninterrupted():  # or the step would be lost, and its copies in 16 bits would count as made
             call, schedule = self._call(self._size, DEPTH, late.updated)
             self._mark_changed()
             self.session.late_steps += 1
             late.start(call, schedule, optimizer)
+
+    def _phase(self) -> AbstractContextManager[None]:
+        return phase(self.session.runtime.recorder, UPDATE_LANE, UPDATE_LANE)
 
     def _why_not_later(self, optimizer: torch.optim.Optimizer) -> str:
         """Why it has to end in this step; empty if nobody could tell, and the limit leaves room for it beside a

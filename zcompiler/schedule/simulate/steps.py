@@ -32,7 +32,7 @@ def at_once(graph: Program, update: Program) -> Program:
 
     What rests in memory is in both schedules, and counted as the graph's says. Gradients and outputs go at the end.
     """
-    lines = _with_phases(graph)
+    lines = with_phases(graph)
     lines += shifted(update.lines, len(lines))
     return replace(graph, lines=tuple(lines + _left_over(lines)))
 
@@ -56,8 +56,8 @@ def repeated(program: Program, times: int) -> Program:
     return replace(program, lines=tuple(lines))
 
 
-def _with_phases(graph: Program) -> list[Line]:
-    """The lines of a graph with the end of forward marked, where a backward follows."""
+def with_phases(graph: Program) -> list[Line]:
+    """The lines of a graph with the end of forward marked, where a backward follows, and then that of backward."""
     lines = list(graph.lines)
     last = max((i for i, line in enumerate(lines) if phase_of(line.region) == "fwd"), default=-1)
     if 0 <= last < len(lines) - 2:
@@ -93,7 +93,7 @@ class _Late:
         self._take(first[:head])
         self.rest: Iterator[list[tuple[int, Line]]] = iter([first[head:], *self.groups])
         here: dict[int, int] = {}
-        for i, line in enumerate(_with_phases(graph)):
+        for i, line in enumerate(with_phases(graph)):
             line = line._replace(waits=tuple(here[w] for w in line.waits))
             if line.region and phase_of(line.region) != "fwd":
                 self._go_on()

@@ -1,0 +1,1 @@
+"""`zinf report`: one page of HTML from a recorded trace, readable without a network."""
