@@ -24,7 +24,8 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_help_names_every_command() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    assert all(command in result.output for command in ("demo", "calibrate", "opt", "options", "trace", "report", "--version"))
+    commands = ("demo", "calibrate", "opt", "options", "trace", "report", "--version")
+    assert all(command in result.output for command in commands)
 
 
 def test_version() -> None:
