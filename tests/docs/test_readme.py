@@ -33,6 +33,7 @@ def test_the_schedule_in_the_readme_is_the_one_its_example_prints(disk: Path) ->
         "docs/activations.md",
         "docs/doctor.md",
         "docs/logging.md",
+        "docs/trace.md",
     ],
 )
 def test_pages_that_the_readme_and_the_docs_name_exist(page: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hypothesis import reject
 
 import zcompiler
 from tests.properties.described import Run, Setting
@@ -39,7 +40,8 @@ def _carry_out(run: Run, folder: Path, memory: str) -> None:
         plain = torch.compile(twin, backend="aot_eager")
         ours, theirs = Side(module, model, run), Side(twin, plain, run)
         for i, action in enumerate(run.actions):
-            their_results = theirs.act(action)
+            with _cases_that_stock_torch_refuses():
+                their_results = theirs.act(action)
             assert_same(ours.act(action), their_results, f"action {i} ({action.text()})")
         assert_same(ours.everything(), theirs.everything(), "the end")
         _assert_moved(run.setting, ours)
@@ -51,6 +53,18 @@ def _options(setting: Setting, folder: Path, memory: str) -> dict[str, Any]:
     place = {"params": setting.params, "grads": setting.grads, "optimizer": setting.states}
     room = {"memory": memory, "prefetch": setting.prefetch, "late": setting.late}
     return {"nvme": str(folder), "place": place, "compute": "eager", **room}
+
+
+@contextmanager
+def _cases_that_stock_torch_refuses() -> Any:
+    """There is nothing to compare with: aot_eager cannot run a backward of a dropout behind a view of a transposed
+    result, as it captures another layout than it meets."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "view size is not compatible" in str(error):
+            reject()
+        raise
 
 
 @contextmanager
