@@ -11,7 +11,8 @@ import torch
 import torch.fx
 
 from zcompiler.analyse.buckets import Bucket, buckets_of
-from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.captured import Captured, Input, Tilings, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.loss import tile_losses
 from zcompiler.capture.low import with_low_parameters
 from zcompiler.capture.tiling import choose_tiles
 from zcompiler.errors import DoesNotFit
@@ -29,6 +30,7 @@ from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import record_of
 from zcompiler.training.residence import LiveResidence
+from zcompiler.training.returned import with_returned_logits
 from zcompiler.training.session import Session, session_for, states_per_parameter_byte
 from zcompiler.training.tensors import why_not_managed
 
@@ -50,7 +52,7 @@ def zinf(
     session = session_for(options)
     watch_optimizers()
     building = _Building(session, graph_module, inputs)
-    return compile_through_aot(
+    compiled = compile_through_aot(
         graph_module,
         inputs,
         forward=building.forward,
@@ -59,6 +61,7 @@ def zinf(
         partition=building.partition,
         inductor=building.inductor,
     )
+    return with_returned_logits(compiled, building.losses)
 
 
 Decided = Callable[[int], tuple[tuple[str, str], ...]]  # Dynamo position -> (kind of state, its home), where known
@@ -74,7 +77,11 @@ class _Building:
         self.named = self._managed(name_inputs(graph_module, inputs))
         names = {i.position: i.name for i in self.named if i.unit is not None}
         chosen = choose_tiles(session.options.tile, names, inputs, session.tiled)
-        self.tilings = {p: tiling for p, tiling in chosen.items() if not self._stays(p)}
+        stored = {p: tiling for p, tiling in chosen.items() if not self._stays(p)}
+        self.tilings = Tilings(stored, chosen)
+        self.losses = tile_losses(graph_module, chosen)
+        for left in self.losses.left:
+            session.note(left)
         self.graph: CompiledGraph | None = None
 
     def partition(
@@ -106,7 +113,7 @@ class _Building:
     def inference(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
         if self.inductor:
             graph_module = joint_passes(graph_module)
-        self.graph = self._build(*cut_inference(graph_module, self.named, self.tilings))
+        self.graph = self._build(*cut_inference(graph_module, self.named, self.tilings, self.inductor))
         self.inputs = ()
         return self.graph.lower_forward()
 
@@ -133,7 +140,7 @@ class _Building:
                     observe(p)
             session.frames.add(frame)
         dump = Dump(session.options.dump, name)
-        dump.plan(plan, str(session.machine), form.captured.tiles.values())
+        dump.plan(plan, str(session.machine), form.captured.tiles.values(), self.losses.done)
         dump.schedule("bare", step.schedule)
         schedule = run_pipeline(step.schedule, parse_pipeline(plan.pipeline), dump.schedule)
         dump.schedule("final", schedule)

@@ -24,11 +24,12 @@ class Dump:
             (self._folder / f"{self._count:02}-{title}.zsched").write_text(str(schedule))
             self._count += 1
 
-    def plan(self, plan: Plan, machine: str, tiles: Iterable[Tile] = ()) -> None:
+    def plan(self, plan: Plan, machine: str, tiles: Iterable[Tile] = (), notes: Iterable[str] = ()) -> None:
         if self._folder is not None:
             rows: dict[str, list[int]] = {}
             for tile in set(tiles):
                 rows.setdefault(tile.name, []).append(tile.length)
             lines = [f"machine: {machine}", f"pipeline: {plan.pipeline}", *plan.reasons]
             lines += [f"{name}: {len(own)} tiles of up to {max(own)} rows" for name, own in sorted(rows.items())]
+            lines += notes
             (self._folder / "plan.txt").write_text("\n".join(lines) + "\n")
