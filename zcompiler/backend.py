@@ -21,6 +21,7 @@ from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import backward_ended, record_of
 from zcompiler.training.residence import LiveResidence
+from zcompiler.training.returned import with_returned_logits
 from zcompiler.training.session import Session, session_for
 from zcompiler.training.tensors import why_not_managed
 from zcompiler.training.told import tell_graph
@@ -44,7 +45,7 @@ def zinf(
     session = session_for(options)
     watch_optimizers()
     building = _Building(session, graph_module, inputs)
-    return compile_through_aot(
+    compiled = compile_through_aot(
         graph_module,
         inputs,
         forward=building.forward,
@@ -53,6 +54,7 @@ def zinf(
         partition=building.partition,
         inductor=building.stages.around.fused,
     )
+    return with_returned_logits(compiled, building.stages.losses)
 
 
 class _Building:
@@ -98,7 +100,7 @@ class _Building:
             session.frames.add(frame)
         self.stages.inputs = ()  # AOTAutograd keeps this object for the backward; the model must not live on with it
         dump = Dump(session.options.dump, name)
-        dump.plan(plan_text(plan, str(session.machine), captured.tiles.values()))
+        dump.plan(plan_text(plan, str(session.machine), captured.tiles.values(), self.stages.losses.done))
         schedule = planned.scheduled(dump.schedule)
         tell_graph(plan, schedule, planned.taken, session)
         if any(v.kind == "act" and v.home == session.store_tier for v in schedule.values):

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -145,6 +146,18 @@ def inductor_decompositions() -> Any:
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()
+
+
+def trace(function: Callback, inputs: Sequence[torch.fx.Node], inductor: bool) -> torch.fx.GraphModule:
+    """The function as a graph of aten nodes, made with the fake tensors of these nodes; with Inductor's decompositions
+    if wanted. Neither autograd nor autocast has a part in it."""
+    values = [n.meta["val"] for n in inputs]
+    fake_mode = detect_fake_mode(values)
+    table = inductor_decompositions() if inductor else {}
+    with torch.no_grad(), torch._C._DisableAutocast(), fake_mode or nullcontext():
+        traced = make_fx(function, table)(*values)
+    traced.graph.eliminate_dead_code()
+    return traced
 
 
 def compile_through_aot(

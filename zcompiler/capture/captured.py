@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from zcompiler.capture.cut import Cut, cut, is_parameter_view
+from zcompiler.capture.loss_tiles import expand_losses, has_losses
 from zcompiler.capture.names import readable
 from zcompiler.capture.pieces import Tile
 from zcompiler.capture.recompute import recompute_units
@@ -28,6 +29,15 @@ from zcompiler.torch_compat import (
 )
 
 TOKEN = "zinf_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Tilings:
+    """What is to be done in tiles, by Dynamo position: matmuls with weights that rest in the store (`stored`), and the
+    losses of projections, wherever these weights rest."""
+
+    stored: Mapping[int, Tiling] = field(default_factory=dict)
+    losses: Mapping[int, Tiling] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +101,11 @@ def partition_and_cut(
     num_fwd_outputs: int,
     inductor: bool,
     recomputes: Callable[[str], bool],
-    tilings: Mapping[int, Tiling],
+    tilings: Tilings,
     **kwargs: object,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]:
     """Split a joint graph into forward and backward, and cut both: as they are, and with tiles (the same if there are
-    none). `tilings` by Dynamo position.
+    none).
 
     `recomputes` says of which units backward is to compute all again that it can from the unit's input.
     Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
@@ -106,42 +116,70 @@ def partition_and_cut(
     recompute_units(joint, unit_getter(named), recomputes)
     fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
     call_token_node(fw, bw, num_fwd_outputs, TOKEN)
-    positions = _positions(fw) | _positions(bw)
-    plain = Captured(named, cut_phase(fw, named), cut_phase(bw, named, is_backward=True), num_fwd_outputs, positions)
-    if not tilings:
+    forward = _whole(fw, named, tilings, inductor)
+    backward = _whole(bw, named, tilings, inductor, is_backward=True)
+    plain = _captured(named, forward, backward, num_fwd_outputs, _positions(fw) | _positions(bw))
+    if not tilings.stored:
         return fw, bw, plain, plain
-    forward, tiles, found = _tiled(fw, named, tilings, {})
-    primals = [positions.get(n.name) for n in fw.graph.find_nodes(op="placeholder")]
-    gradients = {i: tilings[p] for i, p in enumerate(primals) if p in found}
-    backward, more, _ = _tiled(bw, named, tilings, gradients, is_backward=True)
+    forward, tiles, found = _tiled(fw, named, tilings, {}, inductor)
+    primals = [plain.positions.get(n.name) for n in fw.graph.find_nodes(op="placeholder")]
+    gradients = {i: tilings.stored[p] for i, p in enumerate(primals) if p in found}
+    backward, more, _ = _tiled(bw, named, tilings, gradients, inductor, is_backward=True)
     return fw, bw, plain, _with_tiles(plain, forward, backward, tiles | more)
 
 
 def cut_inference(
-    graph_module: torch.fx.GraphModule, named: tuple[Input, ...], tilings: Mapping[int, Tiling]
+    graph_module: torch.fx.GraphModule, named: tuple[Input, ...], tilings: Tilings, inductor: bool
 ) -> tuple[Captured, Captured]:
     """A graph that has no backward, cut: as it is, and with tiles."""
-    forward = cut_phase(graph_module, named)
-    plain = Captured(named, forward, None, len(forward.results), _positions(graph_module))
-    if not tilings:
+    forward = _whole(graph_module, named, tilings, inductor)
+    plain = _captured(named, forward, None, len(forward.results), _positions(graph_module))
+    if not tilings.stored:
         return plain, plain
-    forward, tiles, _ = _tiled(graph_module, named, tilings, {})
+    forward, tiles, _ = _tiled(graph_module, named, tilings, {}, inductor)
     return plain, _with_tiles(plain, forward, None, tiles)
+
+
+def _captured(
+    named: tuple[Input, ...], forward: Cut, backward: Cut | None, user_outputs: int, positions: dict[str, int]
+) -> Captured:
+    pieces = forward.pieces | (backward.pieces if backward is not None else {})
+    of = {name: positions[piece.whole] for name, piece in pieces.items() if piece.whole in positions}
+    return Captured(named, forward, backward, user_outputs, positions | of)
+
+
+def _whole(
+    graph_module: torch.fx.GraphModule,
+    named: tuple[Input, ...],
+    tilings: Tilings,
+    inductor: bool,
+    is_backward: bool = False,
+) -> Cut:
+    """The graph cut as it is. Losses are in tiles all the same: of weights that are there as a whole."""
+    if not has_losses(graph_module.graph):
+        return cut_phase(graph_module, named, is_backward)
+    graph_module = copied(graph_module)
+    tile = TileOperators(graph_module.graph)
+    expand_losses(graph_module.graph, tilings.losses, tile.rows_of({}), tile.owner, inductor)
+    return cut_phase(graph_module, named, is_backward, tile)
 
 
 def _tiled(
     graph_module: torch.fx.GraphModule,
     named: tuple[Input, ...],
-    tilings: Mapping[int, Tiling],
+    tilings: Tilings,
     gradients: Mapping[int, Tiling],
+    inductor: bool,
     is_backward: bool = False,
 ) -> tuple[Cut, dict[str, Tile], set[int]]:
     """A copy of the graph with its tiles, cut; which input of a region is which tile; the parameters that have any."""
     graph_module = copied(graph_module)
     parameters = _parameters(graph_module, named)
     placeholders = [n for n in graph_module.graph.find_nodes(op="placeholder") if n in parameters]
-    wanted = {n: tilings[p] for n in placeholders if (p := dynamo_position(n)) is not None and p in tilings}
+    stored = tilings.stored
+    wanted = {n: stored[p] for n in placeholders if (p := dynamo_position(n)) is not None and p in stored}
     tile = TileOperators(graph_module.graph)
+    expand_losses(graph_module.graph, tilings.losses, tile.rows_of(wanted), tile.owner, inductor)
     tile.apply(wanted, parameters, gradients)
     rows = {node.name: of for node, of in tile.tiles.items()}
     made = cut_phase(graph_module, named, is_backward, tile)

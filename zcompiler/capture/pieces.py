@@ -62,17 +62,18 @@ def is_boundary(node: torch.fx.Node) -> bool:
 
 
 def add_piece(graph: torch.fx.Graph, whole: torch.fx.Node, axis: int, start: int, length: int) -> torch.fx.Node:
-    node = graph.call_function(piece, (whole, axis, start, length))
+    # Its name says of what it is a piece, in forward and backward alike: a piece of a parameter is known by its name.
+    node = graph.create_node("call_function", piece, (whole, axis, start, length), name=f"{whole.name}_from_{start}")
     node.meta = {"val": whole.meta["val"].narrow(axis, start, length)}
     return node
 
 
 def add_joined(
-    graph: torch.fx.Graph, parts: Sequence[torch.fx.Node], axis: int | None, like: torch.fx.Node
+    graph: torch.fx.Graph, parts: Sequence[torch.fx.Node], axis: int | None, like: torch.Tensor
 ) -> torch.fx.Node:
-    """The value `like`, made of parts."""
+    """A value made of parts, of which `like` is the fake tensor."""
     node = graph.call_function(joined, (tuple(parts), axis))
-    node.meta = {"val": like.meta["val"]}
+    node.meta = {"val": like}
     return node
 
 

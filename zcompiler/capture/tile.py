@@ -10,7 +10,7 @@ Left as it is: whatever is no mm, addmm or bmm of the parameter, seen through tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ class TileOperators:
             bias = self._bias(matmul, along) if first else None
             parts = []
             for tile in tiling.tiles:
-                rows = self._handle(use.placeholder, tile)
+                rows = self.rows(use.placeholder, tile)
                 for view, axis in path:
                     rows = self._own(again(view, rows, axis, tile.length), tiling, tile)
                 rest = self._operand(other, cut, tiling, tile)
@@ -104,10 +104,10 @@ class TileOperators:
                 if bias is not None and along is not None:
                     args, target = (self._bias_piece(bias, matmul, along, tile), *args), matmul.target
                 parts.append(self._own(call(self.graph, target, args, {}, matmul), tiling, tile))
-            whole = add_joined(self.graph, parts, along, matmul)
+            whole = add_joined(self.graph, parts, along, matmul.meta["val"])
             if bias is not None and along is None:
                 whole = call(self.graph, aten.add.Tensor, (whole, bias), {}, matmul)
-        _replace(matmul, whole)
+        replace_node(matmul, whole)
 
     def _tile_gradient(self, result: torch.fx.Node, tiling: Tiling) -> None:
         node, axis, path = result, 0, []
@@ -129,8 +129,8 @@ class TileOperators:
                 for view, axis in reversed(path):
                     part = self._own(again(view, part, axis, tile.length), tiling, tile)
                 parts.append(part)
-            whole = add_joined(self.graph, parts, 0, result)
-        _replace(result, whole)
+            whole = add_joined(self.graph, parts, 0, result.meta["val"])
+        replace_node(result, whole)
 
     def _is_parameter(self, operand: torch.fx.Node, cut: int | None) -> bool:
         """Whether a piece of a parameter would be wanted, which no region can have."""
@@ -148,7 +148,18 @@ class TileOperators:
             base = self._own(again(view, base, at, tile.length), tiling, tile)
         return base
 
-    def _handle(self, placeholder: torch.fx.Node, tile: Tile) -> torch.fx.Node:
+    def rows_of(self, tilings: Mapping[torch.fx.Node, Tiling]) -> Callable[[torch.fx.Node, Tile], torch.fx.Node]:
+        """How to get the rows of a weight that a tile takes: for these placeholders ones of their own, else a piece."""
+
+        def rows(weight: torch.fx.Node, tile: Tile) -> torch.fx.Node:
+            if weight in tilings:
+                return self.rows(weight, tile)
+            return add_piece(self.graph, weight, 0, tile.start, tile.length)
+
+        return rows
+
+    def rows(self, placeholder: torch.fx.Node, tile: Tile) -> torch.fx.Node:
+        """The placeholder of a tile of a parameter."""
         key = (tile.position, tile.index)
         if key not in self._handles:
             with self.graph.inserting_after(placeholder):
@@ -218,7 +229,7 @@ def _is_cast(node: torch.fx.Node) -> bool:
     return not is_pure_view(node) and axis_below(node, 0) is not None
 
 
-def _replace(node: torch.fx.Node, by: torch.fx.Node) -> None:
+def replace_node(node: torch.fx.Node, by: torch.fx.Node) -> None:
     """Put `by` in the place of the node, under its name, by which backward knows what forward saves; and remove what
     nobody uses any more."""
     node.replace_all_uses_with(by)

@@ -20,6 +20,7 @@ from zcompiler.stages.around import Around, states_per_parameter_byte
 from zcompiler.stages.dump import plan_text
 from zcompiler.stages.graph import Planned, Stages
 from zcompiler.torch_compat import compile_through_aot, is_fake, size_hint, strided_like
+from zcompiler.training.returned import with_returned_logits
 from zcompiler.training.tensors import why_not_managed, why_not_movable
 
 Boxed = Callable[[list[Any]], list[Any]]
@@ -57,7 +58,7 @@ class Capturing:
         def add(planned: Planned) -> None:
             passes: list[tuple[str, Schedule]] = []
             final = planned.scheduled(lambda title, schedule: passes.append((title, schedule)))
-            reasons = plan_text(planned.plan, str(self._machine), planned.captured.tiles.values())
+            reasons = plan_text(planned.plan, str(self._machine), planned.captured.tiles.values(), stages.losses.done)
             ops = ops_text(planned.captured, planned.step)
             self.graphs.append(Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works, ops))
             calls.append(lambda: self.resting.call(planned, final, inputs))
@@ -77,7 +78,7 @@ class Capturing:
         def backward(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Boxed:
             return _stand_in(graph_module, lambda: None)
 
-        return compile_through_aot(
+        compiled = compile_through_aot(
             graph_module,
             inputs,
             forward=forward,
@@ -86,6 +87,7 @@ class Capturing:
             partition=partition,
             inductor=self._around.fused,
         )
+        return with_returned_logits(compiled, stages.losses)
 
     def note(self, fallback: str) -> None:
         if fallback not in self.notes:

@@ -176,13 +176,13 @@ class GraphCall(Call):
         arguments: list[Any] = []
         borrowed: dict[str, Buffer] = {}
         for local in lowered.inputs:
-            if local in self.names.slots:
-                arguments.append(self._parameter(*self.names.slots[local], borrowed))
+            name = used(local, lowered.pieces)
+            if name in self.names.slots:
+                held: Any = self._parameter(*self.names.slots[name], borrowed)
             else:
-                name = used(local, lowered.pieces)
-                held: Any = self.tensors[name] if name in self.tensors else self._brought_back(name)
-                arguments.append(cut_from(held, lowered.pieces[local]) if local in lowered.pieces else held)
-                del held
+                held = self.tensors[name] if name in self.tensors else self._brought_back(name)
+            arguments.append(cut_from(held, lowered.pieces[local]) if local in lowered.pieces else held)
+            del held
         for local in lowered.last & self.tensors.keys():
             self.take(local)
         made = lowered.run(arguments)
@@ -190,8 +190,10 @@ class GraphCall(Call):
         for local, result in zip(lowered.outputs, made, strict=True):
             result = self._own(local, result, local in lowered.results)
             if local in lowered.parts:
-                self._add_part(lowered, local, result)
-            elif local in self.names.grads:
+                local, result = self._add_part(lowered, local, result)
+                if result is None:
+                    continue
+            if local in self.names.grads:
                 value, slot = self.names.grads[local]
                 grads.setdefault(value, {})[slot] = result
             else:
@@ -207,28 +209,21 @@ class GraphCall(Call):
             if value in self.graph.stored_gradients:
                 self._store(value, tensors)
 
-    def _add_part(self, lowered: LoweredRegion, local: str, part: torch.Tensor) -> None:
-        """Put a part in its place in the whole, before the next is made."""
+    def _add_part(self, lowered: LoweredRegion, local: str, part: torch.Tensor) -> tuple[str, torch.Tensor | None]:
+        """Put a part in its place in the whole, before the next is made; the whole's name, and itself if it is one."""
         name, joined = lowered.parts[local]
-        value = self.names.grads[local][0] if local in self.names.grads else self.names.values[name]
-        if value in self.graph.stored_gradients:
+        if local in self.names.grads and (value := self.names.grads[local][0]) in self.graph.stored_gradients:
             self._store_part(value, name, part)
-            return
+            return name, None
         whole = self.wholes.get(name)
         if whole is None:
             whole = self.wholes[name] = Whole(joined)
         self.holdings.drop(whole.tensor)
-        is_last = whole.add(local, part)
-        self.holdings.add(whole.tensor)
-        if not is_last:
-            return
-        del self.wholes[name]
-        if local not in self.names.grads:
-            self.holdings.drop(whole.tensor)
-            self.put(name, whole.tensor)
-        if name in lowered.results:
-            self.results[name] = whole.tensor
+        if not whole.add(local, part):
             self.holdings.add(whole.tensor)
+            return name, None
+        del self.wholes[name]
+        return name, whole.tensor
 
     def _store_part(self, value: str, name: str, part: torch.Tensor) -> None:
         """Hand a tile's gradient to the store, to its place in the one of the parameter."""

@@ -199,6 +199,7 @@ class _Builder:
         A sparse one is no part of its bucket: it has not its parameter's bytes, so it stays an output in memory.
         """
         made = {out: i for i, region in enumerate(backward.regions) for out in region.outputs}
+        made |= {whole: max(made[part] for part in joined.parts) for whole, joined in backward.joins.items()}
         tiles: dict[tuple[int | None, int], Bucket] = {(t.position, t.index): b for t, b in self.tile_bucket.items()}
         groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for primal, local in zip(self.captured.forward.inputs, backward.results, strict=False):
@@ -255,6 +256,9 @@ class _Builder:
                 if (whole := joined.get(local)) is not None:
                     put_together += nbytes(cut.fakes[local]) + more_to_sum(cut, whole)
                     local = whole
+                    if local in names.grads:
+                        writes[names.grads[local][0]] = None
+                        continue
                 root = cut.roots.get(local, local)
                 root = local if root in names.slots else root  # no region hands on a view of what it gathered
                 value = storages.get(root) or names.values.get(root)

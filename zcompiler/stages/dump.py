@@ -29,11 +29,12 @@ class Dump:
             (self._folder / "plan.txt").write_text(text)
 
 
-def plan_text(plan: Plan, machine: str, tiles: Iterable[Tile] = ()) -> str:
+def plan_text(plan: Plan, machine: str, tiles: Iterable[Tile] = (), notes: Iterable[str] = ()) -> str:
     """A plan with its reasons, one a line."""
     rows: dict[str, list[int]] = {}
     for tile in set(tiles):
         rows.setdefault(tile.name, []).append(tile.length)
     lines = [f"machine: {machine}", f"pipeline: {plan.pipeline}", *plan.reasons]
     lines += [f"{name}: {len(own)} tiles of up to {max(own)} rows" for name, own in sorted(rows.items())]
+    lines += notes
     return "\n".join(lines) + "\n"

@@ -10,7 +10,8 @@ import torch
 import torch.fx
 
 from zcompiler.analyse.buckets import Bucket, buckets_of
-from zcompiler.capture.captured import Captured, Input, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.captured import Captured, Input, Tilings, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.loss import tile_losses
 from zcompiler.capture.tile import copied
 from zcompiler.capture.tiling import choose_tiles
 from zcompiler.errors import DoesNotFit
@@ -63,7 +64,10 @@ class Stages:
         self.named = self._managed(name_inputs(graph_module, inputs))
         names = {i.position: i.name for i in self.named if i.unit is not None}
         chosen = choose_tiles(around.options.tile, names, inputs, around.tiled)
-        self.tilings = {p: tiling for p, tiling in chosen.items() if not self._stays(p)}
+        self.tilings = Tilings({p: tiling for p, tiling in chosen.items() if not self._stays(p)}, chosen)
+        self.losses = tile_losses(graph_module, chosen)
+        for left in self.losses.left:
+            around.note(left)
 
     def partition(
         self, name: str, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
@@ -99,7 +103,9 @@ class Stages:
         """A graph that has no backward. DoesNotFit with the smallest limit that would do."""
         if self.around.fused:
             graph_module = joint_passes(graph_module)
-        return self._planned(name, *cut_inference(graph_module, self.named, self.tilings), Activations())
+        return self._planned(
+            name, *cut_inference(graph_module, self.named, self.tilings, self.around.fused), Activations()
+        )
 
     def parameters(self, planned: Planned) -> list[torch.Tensor]:
         """Those that the plan places."""
