@@ -31,6 +31,7 @@ def test_the_schedule_in_the_readme_is_the_one_its_example_prints(disk: Path) ->
         "docs/trainer.md",
         "docs/machine.md",
         "docs/activations.md",
+        "docs/dump.md",
     ],
 )
 def test_pages_that_the_readme_and_the_docs_name_exist(page: str) -> None:
