@@ -21,20 +21,15 @@ def test_the_schedule_in_the_readme_is_the_one_its_example_prints(disk: Path) ->
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "docs/options.md",
-        "docs/schedule.md",
-        "docs/store.md",
-        "docs/architecture.md",
-        "docs/trainer.md",
-        "docs/machine.md",
-        "docs/activations.md",
-        "docs/doctor.md",
-        "docs/logging.md",
-        "docs/trace.md",
-    ],
-)
-def test_pages_that_the_readme_and_the_docs_name_exist(page: str) -> None:
+def pages() -> list[str]:
+    return sorted(set(re.findall(r"\((docs/[^)#]+\.md)", README.read_text())))
+
+
+@pytest.mark.parametrize("page", pages())
+def test_pages_that_the_readme_names_exist(page: str) -> None:
     assert (README.parent / page).is_file()
+
+
+def test_the_readme_leads_to_every_page_for_users() -> None:
+    there = {f"docs/{file.name}" for file in (README.parent / "docs").glob("*.md")}
+    assert there - set(pages()) == set()

@@ -50,6 +50,7 @@ def find_chains(graph: torch.fx.Graph, facts: Facts) -> tuple[list[torch.fx.Node
     order = issue_order(graph)
     slots = [run for _, nodes in region_nodes(graph) if (run := _first_run(nodes)) is not None]
     slot_after = _slots_after(graph, slots)
+    phase_starts = _phase_starts(slots)
     freed_before: dict[Place, int] = {}
     fixed: dict[str, int] = {}
     chains: list[Chain] = []
@@ -64,7 +65,8 @@ def find_chains(graph: torch.fx.Graph, facts: Facts) -> tuple[list[torch.fx.Node
         slot = slot_after[at]
         ahead = slot < len(slots) and slots[slot].meta["region"] == node.meta["region"]
         if kind in SLOW_KINDS and ahead and not node.meta["for_region"]:
-            chain = Chain(slot, _hops(graph, facts, node, slots, order, slot_after, freed_before), dict(fixed))
+            hops = _hops(graph, facts, node, phase_starts[slot], order, slot_after, freed_before)
+            chain = Chain(slot, hops, dict(fixed))
             fixed.clear()
             taken.update(h.node for h in chain.hops)
             chains.append(chain)
@@ -88,20 +90,25 @@ def _slots_after(graph: torch.fx.Graph, slots: list[torch.fx.Node]) -> list[int]
     return found
 
 
+def _phase_starts(slots: list[torch.fx.Node]) -> list[int]:
+    """For each slot the first one of the phase that it is in."""
+    phases = [phase_of(run.meta["region"]) for run in slots]
+    found: list[int] = []
+    for i, phase in enumerate(phases):
+        found.append(found[-1] if i and phases[i - 1] == phase else i)
+    return found
+
+
 def _hops(
     graph: torch.fx.Graph,
     facts: Facts,
     head: torch.fx.Node,
-    slots: list[torch.fx.Node],
+    earliest: int,
     order: dict[torch.fx.Node, int],
     slot_after: list[int],
     freed_before: dict[Place, int],
 ) -> list[Hop]:
     slot = slot_after[order[head]]
-    phase = phase_of(head.meta["region"])
-    earliest = slot
-    while earliest and phase_of(slots[earliest - 1].meta["region"]) == phase:
-        earliest -= 1
     values = header(graph).values
     hops: list[Hop] = []
     node: torch.fx.Node | None = head

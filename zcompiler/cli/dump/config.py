@@ -39,7 +39,7 @@ def configured(
     model.train(train)
     ids = torch.zeros(size, dtype=torch.int64)
     has_loss = train and "labels" in inspect.signature(kind.forward).parameters
-    return model, {"input_ids": ids, "labels": ids} if has_loss else {"input_ids": ids}
+    return model, {"input_ids": ids, "labels": ids.clone()} if has_loss else {"input_ids": ids}
 
 
 def _parsed(settings: Sequence[str]) -> dict[str, Any]:
