@@ -111,6 +111,11 @@ def test_an_evaluation_has_no_backward_and_no_update(file: Path) -> None:
     assert "region fwd/" in text and "region bwd/" not in text and "# update" not in text
 
 
+def test_the_optimizer_step_can_be_left_out(file: Path) -> None:
+    with_update, without = dump(file, *ON_NVME), dump(file, *ON_NVME, "--no-update")
+    assert "region update/" in with_update and with_update.startswith(without)
+
+
 def test_a_module_and_function_is_a_target(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(FILE + "\ndef both():\n    return model(), inputs()\n")
     monkeypatch.syspath_prepend(str(file.parent))

@@ -61,6 +61,7 @@ def dump(
     times: Annotated[bool, typer.Option("--times", help="When each op runs on the machine, and a summary.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything but the operators as one document.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write files there, as the option dump does.")] = None,
+    update: Annotated[bool, typer.Option("--update/--no-update", help="With the optimizer step, or without.")] = True,
 ) -> None:
     """Show what zinf would do with a model: plan and schedules.
 
@@ -90,6 +91,7 @@ def dump(
         passes=passes,
         autocast=autocast,
         output=output,
+        update=update,
         echo=lambda text: typer.echo(text, nl=False),
         warn=lambda text: typer.echo(f"warning: {text}", err=True),
     )

@@ -38,6 +38,7 @@ def describe(
     optimizer: MakeOptimizer | None = None,
     options: Mapping[str, object] | None = None,
     train: bool = True,
+    update: bool = True,
 ) -> Schedules:
     """What `torch.compile(model, backend="zinf", options=options)` would do in a step, without a byte of the model.
 
@@ -45,7 +46,8 @@ def describe(
     a dict of keyword arguments, a tuple of arguments, or one argument; only forms count. `loss` gives the loss of what
     the model returns (default: its `.loss`, else the sum of its first tensor), `optimizer` makes one of parameters
     (default: the class that the option `optimizer` names, with its defaults). With `train` false, what an evaluation
-    without gradients does. The options `dump` and `nvme` are checked but not used: nothing is written.
+    without gradients does; with `update` false, the schedule of the optimizer step, which for a very large model takes
+    longest, is left out. The options `dump` and `nvme` are checked but not used: nothing is written.
 
     OptionError, DoesNotFit with the smallest limit that would do, ZinfError for a model that cannot run on forms alone.
     """
@@ -71,7 +73,7 @@ def describe(
             out = compiled(*args, **kwargs)
             if train:
                 _loss_of(out, loss).backward()
-                updater = make(copy.parameters())
+                updater = make(copy.parameters()) if update else None
     except NO_VALUES as error:
         raise ZinfError(
             f"{type(module).__name__} looks at the values of tensors outside what torch can capture ({error}), and "
@@ -84,11 +86,11 @@ def describe(
         raise
     if not capturing.graphs:
         raise ZinfError(f"torch has captured no graph of {type(module).__name__}: see TORCH_LOGS=graph_breaks")
-    update, late, fused = None, False, False
+    step, late, fused = None, False, False
     if updater is not None:
-        update, late = described_update(capturing, chosen, updater)
+        step, late = described_update(capturing, chosen, updater)
         fused = any(group.get("fused") for group in updater.param_groups)
-    return Schedules(tuple(capturing.graphs), update, late, fused, chosen, machine, tuple(capturing.notes))
+    return Schedules(tuple(capturing.graphs), step, late, fused, chosen, machine, tuple(capturing.notes))
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

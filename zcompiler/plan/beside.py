@@ -86,5 +86,6 @@ def late_bytes(room: int, most: int, bytes_per_param_byte: float, tail: int) -> 
     """Bytes of parameters in a sub-group such that one of them, DEPTH that are read and DEPTH that are written, and the
     optimizer's temporaries, fit in `room`; at most `most`, and 0 when not even the smallest fits."""
     each = int(room / ((1 + 2 * DEPTH) * bytes_per_param_byte + tail))
-    size = min(most, LARGEST_LATE, each // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
+    largest = max(LARGEST_LATE, most // 2)
+    size = min(most, largest, each) // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP
     return max(0, size)

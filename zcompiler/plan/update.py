@@ -14,6 +14,8 @@ from zcompiler.schedule.waits import canonical_waits
 # At the ends of a sub-group the lanes have nothing to overlap, so few large ones are better than many small ones,
 # until three of them (one read, one updated, one written) no longer fit.
 LARGEST_SUBGROUP = 16 << 20
+# Under a large limit they are a part of it, or there would be tens of thousands.
+PART_OF_LIMIT = 1024
 SMALLEST_SUBGROUP = 64 << 10
 # Temporaries of an optimizer that is not fused, in bytes for each byte of parameters.
 OPTIMIZER_WORK = 3
@@ -60,7 +62,8 @@ def subgroup_bytes(memory: int, held: int, homes: str, bytes_per_param_byte: flo
     `homes` says where things rest. DoesNotFit when not even the smallest does.
     """
     each = (memory - held) / (3 * bytes_per_param_byte + tail)
-    size = min(LARGEST_SUBGROUP, int(each) // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
+    largest = max(LARGEST_SUBGROUP, memory // PART_OF_LIMIT // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
+    size = min(largest, int(each) // SMALLEST_SUBGROUP * SMALLEST_SUBGROUP)
     if size < SMALLEST_SUBGROUP:
         need = least_bytes(held, bytes_per_param_byte, tail)
         raise DoesNotFit(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,18 @@ def dump(
     passes: str | None = None,
     autocast: str | None = None,
     output: Path | None = None,
+    update: bool = True,
     echo: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
-    """`passes` instead of the plan's; `autocast`: the dtype under which the model runs. `warn` gets what zinf would
+    """`passes` instead of the plan's; `autocast`: the dtype under which the model runs; `update`: with the schedule of
+    the optimizer step. `warn` gets what zinf would
     warn of.
 
     ZinfError for what is not there or cannot be described, OptionError, DoesNotFit, OSError for the folder.
     """
     target = load(wanted)
-    with torch.autocast("cpu", DTYPES[autocast]) if autocast is not None else nullcontext():
+    with _seldom_collected(), torch.autocast("cpu", DTYPES[autocast]) if autocast is not None else nullcontext():
         found = describe(
             target.model,
             target.inputs,
@@ -42,6 +45,7 @@ def dump(
             optimizer=target.optimizer,
             options=options,
             train=wanted.train,
+            update=update,
         )
     if passes is not None:
         found = replace(found, graphs=tuple(graph.through(passes) for graph in found.graphs))
@@ -56,6 +60,17 @@ def dump(
         (output / path).write_text(text, encoding="utf-8")
         count += 1
     echo(f"{count} files in {output}\n")
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """A deep graph is millions of objects, nearly all of which stay to the end: looking for others takes a tenth."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _together(found: Schedules, shown: show.Wanted) -> str:
