@@ -13,6 +13,7 @@ from zcompiler.capture.loss_tiles import expand_losses, has_losses
 from zcompiler.capture.names import readable
 from zcompiler.capture.pieces import Tile
 from zcompiler.capture.recompute import recompute_units
+from zcompiler.capture.tied import add_rows_in_place
 from zcompiler.capture.tile import TileOperators, copied
 from zcompiler.capture.tiling import Tiling
 from zcompiler.capture.units import unit_of_node, unit_of_parameter
@@ -159,6 +160,8 @@ def _whole(
     if not has_losses(graph_module.graph):
         return cut_phase(graph_module, named, is_backward)
     graph_module = copied(graph_module)
+    if is_backward:
+        add_rows_in_place(graph_module.graph)
     tile = TileOperators(graph_module.graph)
     expand_losses(graph_module.graph, tilings.losses, tile.rows_of({}), tile.owner, inductor)
     return cut_phase(graph_module, named, is_backward, tile)
@@ -176,6 +179,8 @@ def _tiled(
     graph_module = copied(graph_module)
     parameters = _parameters(graph_module, named)
     placeholders = [n for n in graph_module.graph.find_nodes(op="placeholder") if n in parameters]
+    if is_backward:
+        add_rows_in_place(graph_module.graph)
     stored = tilings.stored
     wanted = {n: stored[p] for n in placeholders if (p := dynamo_position(n)) is not None and p in stored}
     tile = TileOperators(graph_module.graph)
