@@ -408,7 +408,7 @@ OPTIONS: tuple[Option, ...] = (
         '`{"layers.*.mlp": 4}`',
         "none",
         "Computes with large weights tile by tile, of which only one is in memory: for a weight, or a piece of memory "
-        "large enough for it, that does not fit ([more](tiling.md)).",
+        "large enough for it, that does not fit; and for the logits of a language model ([more](tiling.md)).",
         _tile,
         _always(()),
     ),

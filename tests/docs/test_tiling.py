@@ -17,7 +17,7 @@ PATH = '"nvme": "/path/on/a/disk",'
 
 
 def test_the_lines_about_tiling_run(disk: Path) -> None:
-    (lines,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    lines, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert lines.count(PATH) == 1
     names: dict[str, Any] = {}
     exec(lines.replace(PATH, f'"nvme": {str(disk)!r}, "compute": "eager",'), names)
@@ -28,4 +28,19 @@ def test_the_lines_about_tiling_run(disk: Path) -> None:
 
     with pytest.raises(Exception, match="memory=2MiB is too small"):
         exec(lines.replace(PATH, f'"nvme": {str(disk)!r},').replace(": 8", ": 1"), {})
+    torch._dynamo.reset()
+
+
+def test_the_lines_about_logits_run(disk: Path) -> None:
+    _, lines = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert lines.count(PATH) == 1
+    names: dict[str, Any] = {"torch": torch}
+    exec(lines.replace(PATH, f'"nvme": {str(disk)!r}, "compute": "eager",'), names)
+    assert zcompiler.stats(names["model"]).peak["host"] <= 5 << 20
+    regions = [region.name for region in zcompiler.schedule(names["model"])["graph0"].regions]
+    assert "fwd/head/7" in regions and "bwd/head/7" in regions
+    torch._dynamo.reset()
+
+    with pytest.raises(Exception, match="memory=5MiB is too small"):
+        exec(lines.replace(PATH, f'"nvme": {str(disk)!r},').replace(": 8", ": 1"), {"torch": torch})
     torch._dynamo.reset()
