@@ -17,7 +17,6 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
-from zcompiler.capture.loss_op import FORWARD
 from zcompiler.capture.projection import Projection, projection_of, rows_of, value_of
 from zcompiler.capture.tiling import Tiling
 
@@ -126,6 +125,9 @@ def _join(
             x, found.weight, bias, asked["target"], positions[found.weight], asked["ignore_index"],
             asked["reduction"], compute, value_of(loss).dtype, keep,
         )  # fmt: skip
+        # Late, because it registers operators, which no process is to have that has no use for them.
+        from zcompiler.capture.loss_op import FORWARD
+
         joined = graph.call_function(FORWARD, arguments)
         joined.meta = {k: v for k, v in found.node.meta.items() if k in ("nn_module_stack", "stack_trace")}
         loss.replace_all_uses_with(graph.call_function(operator.getitem, (joined, 0)))

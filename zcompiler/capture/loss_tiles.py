@@ -21,17 +21,16 @@ import torch.fx
 
 from zcompiler.capture.axes import call
 from zcompiler.capture.loss_numbers import Tensors, finish_forward, tile_backward, tile_forward, token_gradients
-from zcompiler.capture.loss_op import BACKWARD, FORWARD
 from zcompiler.capture.pieces import Tile, add_joined, add_piece
 from zcompiler.capture.tile import replace_node
 from zcompiler.capture.tiling import Tiling
-from zcompiler.torch_compat import arguments_of, trace
+from zcompiler.torch_compat import arguments_of, operator_name, trace
 
 Rows = Callable[[torch.fx.Node, Tile], torch.fx.Node]
 
 
 def has_losses(graph: torch.fx.Graph) -> bool:
-    return any(graph.find_nodes(op="call_function", target=target) for target in (FORWARD, BACKWARD))
+    return any(operator_name(node).startswith("projected_loss") for node in graph.nodes)
 
 
 def expand_losses(
@@ -43,8 +42,8 @@ def expand_losses(
 ) -> None:
     """Expand every loss in the graph. `tilings` by the position that the operator names; `rows` gives the node for a
     tile of a weight; `owner` is told which tile computes each node. `inductor`: use Inductor's decompositions."""
-    for target, expand in ((FORWARD, _expand_forward), (BACKWARD, _expand_backward)):
-        for node in graph.find_nodes(op="call_function", target=target):
+    for name, expand in (("projected_loss", _expand_forward), ("projected_loss_backward", _expand_backward)):
+        for node in [n for n in graph.nodes if operator_name(n) == name]:
             with graph.inserting_before(node):
                 expand(_Loss(graph, node, tilings, rows, owner, inductor))
 

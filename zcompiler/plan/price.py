@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from zcompiler.machine.machine import Machine
 from zcompiler.machine.work import Work
@@ -20,10 +21,20 @@ STEADY = 2  # steps, of which the last counts: what a late update leaves over to
 
 def step_seconds(schedule: Schedule, works: Mapping[str, Work], update: AssumedUpdate, machine: Machine) -> float:
     """Seconds of a steady step, or of a forward alone if nothing trains. `works` has the work of each run."""
-    steps = STEADY if update.late else 1
-    found = step_timeline(schedule, works, update.schedule, update.late, machine, steps=steps)
+    is_late = update.late
+    try:
+        found = step_timeline(schedule, works, update.schedule, is_late, machine, steps=STEADY if is_late else 1)
+    except MemoryError:  # a run would take the memory outside the arena; what it costs is about the same
+        is_late, unlimited = False, _without_budgets(schedule)
+        alone = None if update.schedule is None else _without_budgets(update.schedule)
+        found = step_timeline(unlimited, works, alone, is_late, machine)
+    steps = STEADY if is_late else 1
     before = found.marks[len(found.marks) * (steps - 1) // steps - 1][1] if steps > 1 else 0.0
     return found.seconds - before + machine.update_seconds(update.in_place)
+
+
+def _without_budgets(schedule: Schedule) -> Schedule:
+    return replace(schedule, tiers=tuple(replace(tier, budget=None) for tier in schedule.tiers))
 
 
 def step_timeline(

@@ -24,6 +24,7 @@ from zcompiler.training.resting import Unit
 from zcompiler.training.session import Session
 from zcompiler.training.slices import UpdateCall, Updated
 from zcompiler.training.states import MASTER, StepForm, adopt_states, bare_copy, step_form, working_dtype
+from zcompiler.training.told import tell_update
 
 
 class Update:
@@ -100,7 +101,12 @@ class Update:
             name: [Part(members[unit][s.member], s.start, s.stop) for s in slices]
             for name, (unit, slices) in plan.parts.items()
         }
-        schedule = self.session.update_schedule((plan.ahead, *plan.groups), plan.schedule)
+
+        def schedule_it() -> Schedule:
+            tell_update(self._optimizer, len(self.members), len(plan.groups), self._why_not_late)
+            return plan.schedule()
+
+        schedule = self.session.update_schedule((plan.ahead, *plan.groups), schedule_it)
         return UpdateCall(self.session.executor, self._bare, parts, schedule, plan.ahead, updated), schedule
 
     def _units(self) -> Units:

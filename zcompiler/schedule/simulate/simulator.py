@@ -129,8 +129,7 @@ class _Run:
         self.frees = left
 
     def _refusal(self, line: Line, nbytes: int, budget: int) -> str:
-        assert line.op is not None
-        event = event_name(Region(line.region, ()), line.op)
+        event = event_name(Region(line.region, ()), line.op) if line.op is not None else f"the update in {line.region}"
         held = self.in_use[line.tier]
         return (
             f"{event} allocates {format_bytes(nbytes)} in {line.tier}, where {format_bytes(held)} of "
