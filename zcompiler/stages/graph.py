@@ -124,7 +124,7 @@ class Stages:
         rows = plain
         if tiled.tiles:
             rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers, counted)
-        with stage(f"{name}: plan, activations {activations}"):
+        with stage(f"{name}: plan"):
             form, plan = self._plan(plain, rows, taken)
         return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan, taken)
 
