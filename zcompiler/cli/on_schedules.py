@@ -31,7 +31,7 @@ def dump(
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of the configuration, such as num_hidden_layers=80.")
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of a configuration, such as n_layer=8.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences a step, for a configuration.")] = 1,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sequence, for a configuration.")] = 512,
