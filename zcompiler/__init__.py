@@ -1,7 +1,8 @@
 """zinf: a torch.compile backend that trains and runs models whose states do not fit in fast memory.
 
 `torch.compile(model, backend="zinf", options={...})` is all there is to use it. This module answers questions about a
-compiled model: `stats`, `reset_stats`, `schedule`, `restore`; `trace` shows what a run did.
+compiled model: `stats`, `reset_stats`, `schedule`, `restore`; `trace` shows what a run did, `explain` why zinf would do
+what it would do.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import zcompiler.schedule
 from zcompiler.errors import DoesNotFit, ZinfError
 
 if TYPE_CHECKING:
+    from zcompiler.advise.explain import explain
     from zcompiler.training.models import reset_stats, restore, stats
     from zcompiler.training.statistics import Stats
     from zcompiler.training.trace.recorded import trace
 
-__all__ = ["DoesNotFit", "Stats", "ZinfError", "reset_stats", "restore", "schedule", "stats", "trace"]
+__all__ = ["DoesNotFit", "Stats", "ZinfError", "explain", "reset_stats", "restore", "schedule", "stats", "trace"]
 
 
 class _CallablePackage(types.ModuleType):
@@ -43,6 +45,10 @@ def __getattr__(name: str) -> Any:
         from zcompiler.training import models
 
         return getattr(models, name)
+    if name == "explain":
+        from zcompiler.advise.explain import explain
+
+        return explain
     if name == "trace":
         from zcompiler.training.trace.recorded import trace
 

@@ -12,7 +12,20 @@ from zcompiler.cli.app import app, main
 from zcompiler.errors import ZinfError
 from zcompiler.options import OPTIONS, options_table
 
-COMMANDS = ("demo", "trace", "report", "options", "doctor", "calibrate", "clean", "dump", "diff", "check", "opt")
+COMMANDS = (
+    "demo",
+    "trace",
+    "report",
+    "options",
+    "doctor",
+    "calibrate",
+    "clean",
+    "dump",
+    "explain",
+    "diff",
+    "check",
+    "opt",
+)
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -43,6 +56,7 @@ def test_help_shows_commands_in_groups() -> None:
         "clean",
         "Schedules",
         "dump",
+        "explain",
         "diff",
         "check",
         "opt ",

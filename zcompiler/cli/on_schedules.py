@@ -1,59 +1,21 @@
-"""`zinf dump`, `zinf diff`, `zinf check` and `zinf opt`."""
+"""`zinf dump`, `zinf explain`, `zinf diff`, `zinf check` and `zinf opt`."""
 
 from __future__ import annotations
 
-import os
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from zcompiler.cli.asked import TARGET, Asked, takes_target_options
 from zcompiler.cli.base import SCHEDULES, Json, app, flag
-from zcompiler.options import parse_options
-
-
-class Dtype(StrEnum):
-    """Of a configuration's weights."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
 
 
 @app.command(rich_help_panel=SCHEDULES)
+@takes_target_options
 def dump(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="A Python file with model() and inputs(), MODULE:FUNCTION, or a configuration of transformers: a JSON "
-            "file, a folder, a model type such as llama, or a class name."
-        ),
-    ],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE of a configuration, such as n_layer=8.")
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences a step, for a configuration.")] = 1,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sequence, for a configuration.")] = 512,
-    dtype: Annotated[
-        Dtype | None, typer.Option(help="Of a configuration's weights; what it says, else float32.")
-    ] = None,
-    autocast: Annotated[Dtype | None, typer.Option(help="The model runs under torch.autocast.")] = None,
-    train: Annotated[bool, typer.Option("--train/--infer", help="A training step, or forward alone.")] = True,
-    memory: Annotated[
-        str | None, typer.Option(help="The limit, such as 16GiB; else what --machine has, else what is free here.")
-    ] = None,
-    machine: Annotated[str | None, typer.Option(help="As the option machine: a shipped name or a .toml file.")] = None,
-    place: Annotated[list[str] | None, typer.Option(help="KIND=HOME, such as params=nvme; again for others.")] = None,
-    activations: Annotated[
-        list[str] | None, typer.Option(help="keep, nvme, recompute or recompute+nvme; GLOB=... for some units.")
-    ] = None,
-    tile: Annotated[list[str] | None, typer.Option(help="GLOB=COUNT: matmuls in tiles.")] = None,
-    prefetch: Annotated[str | None, typer.Option(help="Bytes that may be read ahead.")] = None,
-    compute: Annotated[str | None, typer.Option(help="inductor or eager.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim.")] = None,
-    master: Annotated[str | None, typer.Option(help="float32: 16-bit parameters are updated in it.")] = None,
-    late: Annotated[bool, typer.Option("--late/--no-late", help="Updates beside the next forward.")] = True,
+    target: Annotated[str, typer.Argument(help=TARGET)],
+    asked: Asked,
     passes: Annotated[str | None, typer.Option(help="Run these passes instead of the plan's.")] = None,
     after: Annotated[str | None, typer.Option(help="The schedule after this pass, or `all`; `bare` is before.")] = None,
     ops: Annotated[bool, typer.Option("--ops", help="The captured operators, region by region.")] = False,
@@ -67,34 +29,38 @@ def dump(
 
     From its shapes alone: nothing is allocated, compiled or run.
     """
-    from zcompiler.cli.dump.options import zinf_options
-
-    given = {
-        "memory": memory,
-        "machine": machine,
-        "prefetch": prefetch,
-        "compute": compute,
-        "optimizer": optimizer,
-        "master": master,
-        "late": late,
-    }
-    options = zinf_options(given, place or (), activations or (), tile or ())
-    parse_options(options, environ=os.environ)  # what is wrong is said before torch is imported
+    options = asked.options()  # what is wrong is said before torch is imported
     from zcompiler.cli.dump.command import dump as run
     from zcompiler.cli.dump.show import Wanted as Shown
-    from zcompiler.cli.dump.target import Wanted
 
     run(
-        Wanted(target, tuple(settings or ()), batch, tokens, dtype, train),
+        asked.wanted(target),
         options,
         Shown(after, ops, plan, times, as_json),
         passes=passes,
-        autocast=autocast,
+        autocast=asked.autocast,
         output=output,
         update=update,
         echo=lambda text: typer.echo(text, nl=False),
         warn=lambda text: typer.echo(f"warning: {text}", err=True),
     )
+
+
+@app.command(rich_help_panel=SCHEDULES)
+@takes_target_options
+def explain(
+    target: Annotated[str, typer.Argument(help=f"{TARGET} Or a .zsched file.")],
+    asked: Asked,
+    tries: Annotated[bool, typer.Option("--tries/--no-tries", help="Plan again with changes that may help.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Say in words why a plan is as it is, and what would help.
+
+    Where states rest, what the peak of memory is made of, what computing waits for; and changes that were planned.
+    """
+    from zcompiler.cli.explain import explain as run
+
+    run(target, asked, tries=tries, as_json=as_json)
 
 
 @app.command(rich_help_panel=SCHEDULES)

@@ -14,8 +14,7 @@ from zcompiler.compare.numbers import duration, size
 from zcompiler.compare.sides import Compared
 from zcompiler.compare.times import reference_machines, timeline
 from zcompiler.machine.machine import Machine
-from zcompiler.schedule.flow import Flow
-from zcompiler.schedule.memory import START, memory, peak
+from zcompiler.schedule.memory import START, held_at, memory, peak
 from zcompiler.schedule.model import Op, Region, Schedule
 from zcompiler.schedule.simulate.program import moved_bytes
 
@@ -98,19 +97,13 @@ def _peak(tier: str, name: str, compared: Compared) -> str:
 
 def _held(schedule: Schedule, tier: str, at: int) -> dict[str, tuple[int, str]]:
     """What the tier holds while op `at` runs, temporaries included (-1: before the first): bytes and who made it."""
-    flow = Flow(schedule)
     ops = list(schedule.ops())
-    work = 0
-    for step in flow.steps() if at >= 0 else ():
-        if step.index == at:
-            work = step.op.work if tier == schedule.compute_tier.name else 0
-            break
+    copies, work = held_at(schedule, tier, at)
     found = {}
-    for place, copy in flow.live.items():
-        if place.tier == tier and copy.kind != "input":
-            made = ops[copy.maker] if copy.maker >= 0 else None
-            by = f", by {op_label(made[1])} in {made[0].name}" if made else ""
-            found[f"{place.value}:{place.form}"] = (copy.nbytes, by)
+    for copy in copies:
+        made = ops[copy.maker] if copy.maker >= 0 else None
+        by = f", by {op_label(made[1])} in {made[0].name}" if made else ""
+        found[f"{copy.place.value}:{copy.place.form}"] = (copy.nbytes, by)
     return found | ({"temporaries": (work, "")} if work else {})
 
 

@@ -69,6 +69,18 @@ def peak_of(schedule: Schedule, used: Memory) -> dict[str, tuple[int, str]]:
     return found
 
 
+def held_at(schedule: Schedule, tier: str, at: int) -> tuple[list[Copy], int]:
+    """The copies that a counted tier holds while op `at` runs (-1: before the first), in the order in which they came,
+    and the bytes of the op's temporaries there."""
+    flow = Flow(schedule)
+    work = 0
+    for step in flow.steps() if at >= 0 else ():
+        if step.index == at:
+            work = step.op.work if tier == schedule.compute_tier.name else 0
+            break
+    return [c for c in flow.live.values() if c.place.tier == tier and c.kind != "input"], work
+
+
 def event_name(region: Region, op: Op) -> str:
     """The full name of the event that this op is: `read(l0)@fwd/l0`."""
     return f"{op.kind}({op.value})@{region.name}"

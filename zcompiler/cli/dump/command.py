@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from zcompiler.cli.dump import show
-from zcompiler.cli.dump.config import DTYPES
-from zcompiler.cli.dump.target import Wanted, load
-from zcompiler.describe.describe import describe
+from zcompiler.cli.dump.describing import described
+from zcompiler.cli.dump.target import Wanted
 from zcompiler.describe.described import Schedules, heading
 
 
@@ -31,22 +26,11 @@ def dump(
     warn: Callable[[str], None],
 ) -> None:
     """`passes` instead of the plan's; `autocast`: the dtype under which the model runs; `update`: with the schedule of
-    the optimizer step. `warn` gets what zinf would
-    warn of.
+    the optimizer step. `warn` gets what zinf would warn of.
 
     ZinfError for what is not there or cannot be described, OptionError, DoesNotFit, OSError for the folder.
     """
-    target = load(wanted)
-    with _seldom_collected(), torch.autocast("cpu", DTYPES[autocast]) if autocast is not None else nullcontext():
-        found = describe(
-            target.model,
-            target.inputs,
-            loss=target.loss,
-            optimizer=target.optimizer,
-            options=options,
-            train=wanted.train,
-            update=update,
-        )
+    found = described(wanted, options, autocast=autocast, update=update)
     if passes is not None:
         found = replace(found, graphs=tuple(graph.through(passes) for graph in found.graphs))
     for note in found.notes:
@@ -60,17 +44,6 @@ def dump(
         (output / path).write_text(text, encoding="utf-8")
         count += 1
     echo(f"{count} files in {output}\n")
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """A deep graph is millions of objects, nearly all of which stay to the end: looking for others takes a tenth."""
-    before = gc.get_threshold()
-    gc.set_threshold(200_000, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _together(found: Schedules, shown: show.Wanted) -> str:

@@ -18,7 +18,7 @@ def zinf_options(
     On a machine that is named and not here, its memory is the limit if none is given. OptionError for a text that
     cannot be read; what it says is checked later, with all the rest.
     """
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: _number_or_text(value) for name, value in given.items() if value is not None}
     if place:
         options["place"] = dict(_pair("--place", text, "params=nvme") for text in place)
     if len(activations) == 1 and "=" not in activations[0]:
@@ -31,6 +31,11 @@ def zinf_options(
     if "machine" in options and "memory" not in options:
         options["memory"] = _memory_of(options["machine"])
     return options
+
+
+def _number_or_text(value: Any) -> Any:
+    """Bytes without a unit are a number, as they would be in Python."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def _pair(option: str, text: str, example: str) -> tuple[str, str]:
