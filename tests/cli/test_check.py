@@ -154,6 +154,15 @@ def test_bad_input_is_one_error_and_status_2(
 
 @pytest.mark.usefixtures("here")
 def test_torch_is_not_imported() -> None:
-    code = "import sys; from zcompiler.cli.check import check; from pathlib import Path; "
-    code += "check([Path('bad.zsched')], Path('base.json')); sys.exit('torch' in sys.modules)"
+    code = "import sys; from zcompiler.cli.check import check; from zcompiler.cli.asked import Asked; "
+    code += "from pathlib import Path; check(['bad.zsched'], Asked(), Path('base.json')); "
+    code += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.usefixtures("here")
+def test_options_of_a_model_are_refused_where_schedules_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "check", "good.zsched", "--against", "base.json", "--memory", "1GiB") == 2
+    assert "--memory says how a model is planned, and good.zsched names schedules" in capsys.readouterr().err

@@ -34,7 +34,8 @@ def dumped(
             optimizer.step()
             optimizer.zero_grad()
             del out
-    return {str(f.relative_to(folder)): f.read_text() for f in sorted(folder.rglob("*.*")) if f.is_file()}
+    found = {str(f.relative_to(folder)): f.read_text() for f in sorted(folder.rglob("*.*")) if f.is_file()}
+    return found | {"compiled regions": str(zcompiler.stats(model).regions_compiled)}
 
 
 def described(model: torch.nn.Module, inputs: Any, make: MakeOptimizer | None, options: Any) -> dict[str, str]:
@@ -44,7 +45,7 @@ def described(model: torch.nn.Module, inputs: Any, make: MakeOptimizer | None, o
         files[f"{graph.name}/plan.txt"] = graph.reasons
         for i, (title, schedule) in enumerate(graph.passes):
             files[f"{graph.name}/{i:02}-{title}.zsched"] = str(schedule)
-    return files
+    return files | {"compiled regions": str(found.compiled)}
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

@@ -66,6 +66,22 @@ class Asked:
 
         return Wanted(target, tuple(self.settings or ()), self.batch, self.tokens, self.dtype, self.train)
 
+    def said(self) -> list[str]:
+        """The options that were given, and not their defaults, by name."""
+        return [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+
+    def arguments(self) -> list[str]:
+        """Those that were given, as they are written."""
+        words: list[str] = []
+        for name in self.said():
+            value, option = getattr(self, name), {"settings": "--set"}.get(name, f"--{name}")
+            if isinstance(value, bool):
+                words.append("--infer" if name == "train" else f"--no-{name}")
+            else:
+                for one in value if isinstance(value, list) else [value]:
+                    words += [option, str(one)]
+        return words
+
     def options(self) -> dict[str, Any]:
         """Those of zinf, checked, without importing torch. OptionError."""
         from zcompiler.cli.dump.options import zinf_options

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from zcompiler.cli.asked import Asked
 from zcompiler.cli.tables import new_console, print_table
 from zcompiler.compare.base import format_base
-from zcompiler.compare.files import read_side, require_rules
+from zcompiler.compare.files import holds_schedules, read_side, require_rules
 from zcompiler.compare.gate import BETTER, SAME, SHOWN, WITHIN, WORSE, Finding, judge, parse_tolerances
 from zcompiler.compare.metrics import Side, updates_only
 from zcompiler.compare.numbers import change, plural, shown
 from zcompiler.compare.sides import compare_sides
 from zcompiler.errors import BadInput
+from zcompiler.machine.choose import OTHERWISE
 
 _STYLES = {WORSE: "bold red", BETTER: "green", WITHIN: "yellow", SAME: "dim", SHOWN: "dim"}
 
 
 def check(
-    paths: Sequence[Path], against: Path, *, update: bool = False, tolerances: Sequence[str] = (), as_json: bool = False
+    names: Sequence[str],
+    asked: Asked,
+    against: Path,
+    *,
+    update: bool = False,
+    tolerances: Sequence[str] = (),
+    as_json: bool = False,
 ) -> int:
-    """Compare the schedules in `paths` with those in `against`; 1 where one of their figures is worse, else 0.
+    """Compare the schedules of a target, or those in files and folders, with those in `against`; 1 where one of their
+    figures is worse, else 0.
 
-    `update` writes them to `against`, a `.json` file, instead. BadInput for what cannot be read or breaks rules.
+    `update` writes them to `against`, a `.json` file, instead. BadInput for what cannot be read or breaks rules, and as
+    `described` for a target.
     """
     allowed = parse_tolerances(tolerances)
-    new = read_side(paths)
-    given = " ".join(map(str, paths))
+    new = _side(names, asked)
+    given = " ".join(names)
     require_rules(new, given)
     if update:
         return _update(new, against)
     if not against.exists():
-        raise BadInput(f"{against}: no such base; make one: {_command(paths, against)} --update")
+        raise BadInput(f"{against}: no such base; make one: {_command(names, asked, against)} --update")
     old = read_side([against])
     require_rules(old, str(against))
     compared = compare_sides(old, new)
@@ -57,8 +68,24 @@ def check(
         console = new_console()
         for name in gone:
             console.print(f"The schedule {name} is there no longer.", markup=False)
-        _show(console, findings, paths, against)
+        _show(console, findings, _Words(_command(names, asked, against), _diff(names, asked, against)), against)
     return 1 if worse else 0
+
+
+def _side(names: Sequence[str], asked: Asked) -> Side:
+    if _are_schedules(names):
+        if said := asked.said():
+            raise BadInput(
+                f"--{said[0]} says how a model is planned, and {' '.join(names)} names schedules that are there"
+            )
+        return read_side([Path(name) for name in names])
+    options = replace(asked, machine=_machine(asked)).options()
+    from zcompiler.cli.dump.describing import described, side_of
+
+    found = described(asked.wanted(names[0]), options, autocast=asked.autocast)
+    for note in found.notes:
+        typer.echo(f"warning: {note}", err=True)
+    return side_of(found)
 
 
 def _update(new: Side, against: Path) -> int:
@@ -72,7 +99,15 @@ def _update(new: Side, against: Path) -> int:
     return 0
 
 
-def _show(console: Console, findings: Sequence[Finding], paths: Sequence[Path], against: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The command that was given, and the one that shows every op."""
+
+    command: str
+    diff: str
+
+
+def _show(console: Console, findings: Sequence[Finding], words: _Words, against: Path) -> None:
     changed = [found for found in findings if found.before != found.after]
     worse = [found for found in findings if found.verdict == WORSE]
     if changed:
@@ -81,13 +116,12 @@ def _show(console: Console, findings: Sequence[Finding], paths: Sequence[Path], 
         rise = change(found.metric, found.before, found.after)
         console.print(Text(f"{found.metric} {rise}: {found.because}", "red"), soft_wrap=True)
     judged = [found for found in findings if found.verdict != SHOWN]
-    update = f": {_command(paths, against)} --update" if against.suffix == ".json" else ""
+    update = f": {words.command} --update" if against.suffix == ".json" else ""
     if worse:
         console.print(
             f"Worse than {against}: {len(worse)} of {plural(len(judged), 'figure')}.", markup=False, soft_wrap=True
         )
-        first = paths[0] if len(paths) == 1 else "NEW"
-        console.print(f"Every op that differs: zinf diff {against} {first}", markup=False, soft_wrap=True)
+        console.print(f"Every op that differs: {words.diff}", markup=False, soft_wrap=True)
         if update:
             console.print(f"If this is what it should be{update}", markup=False, soft_wrap=True)
     elif any(found.verdict == BETTER for found in findings):
@@ -103,5 +137,21 @@ def _row(found: Finding) -> tuple[Text | str, ...]:
     return str(found.metric), before, after, change(found.metric, found.before, found.after), verdict
 
 
-def _command(paths: Sequence[Path], against: Path) -> str:
-    return f"zinf check {' '.join(map(str, paths))} --against {against}"
+def _command(names: Sequence[str], asked: Asked, against: Path) -> str:
+    return f"zinf check {shlex.join((*names, *asked.arguments()))} --against {against}"
+
+
+def _diff(names: Sequence[str], asked: Asked, against: Path) -> str:
+    if _are_schedules(names):
+        return f"zinf diff {against} {names[0] if len(names) == 1 else 'NEW'}"
+    planned = shlex.join((names[0], *replace(asked, machine=_machine(asked)).arguments()))
+    return f"zinf dump {planned} --output NEW && zinf diff {against} NEW"
+
+
+def _are_schedules(names: Sequence[str]) -> bool:
+    return len(names) > 1 or holds_schedules(Path(names[0]))
+
+
+def _machine(asked: Asked) -> str:
+    """What this machine measures or has free must not decide what CI compares."""
+    return asked.machine or OTHERWISE

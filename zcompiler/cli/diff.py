@@ -112,7 +112,9 @@ def _show(console: Console, compared: Compared) -> None:
     else:
         console.print("Bytes, peaks and times are the same.")
     if any(m.kind == "exposed" for m in compared.metrics):
-        said = "Times are simulated; a text has no FLOPs, so compute is an estimate from its bytes and shapes."
+        said = "Times are simulated."
+        if not compared.new.works:
+            said = "Times are simulated; a text has no FLOPs, so compute is an estimate from its bytes and shapes."
     else:
         said = "No times: a schedule breaks rules (`zinf opt FILE` shows them), or no machine has its lanes."
     console.print(said, soft_wrap=True)

@@ -80,9 +80,11 @@ def diff(
 
 
 @app.command(rich_help_panel=SCHEDULES)
+@takes_target_options
 def check(
-    new: Annotated[list[Path], typer.Argument(metavar="NEW...", help="Files or folders of .zsched text.")],
+    new: Annotated[list[str], typer.Argument(metavar="NEW...", help=f"{TARGET} Or files and folders of .zsched text.")],
     against: Annotated[Path, typer.Option(help="The base (.json), or files as for NEW, to be no worse than.")],
+    asked: Asked,
     update: Annotated[bool, typer.Option("--update", help="Make NEW the base.")] = False,
     tolerance: Annotated[
         list[str] | None, typer.Option(help="How much a kind of figure may rise, such as bytes=1%; again for more.")
@@ -91,11 +93,12 @@ def check(
 ) -> None:
     """Fail where schedules got worse than their base.
 
-    That is, where a step moves, holds or waits for more. Ends with status 1 then, else 0.
+    That is, where a step moves, holds or waits for more. Ends with status 1 then, else 0. Without --machine a model is
+    planned for the shipped laptop, so that every machine finds the same.
     """
     from zcompiler.cli.check import check as run
 
-    raise typer.Exit(run(new, against, update=update, tolerances=tolerance or (), as_json=as_json))
+    raise typer.Exit(run(new, asked, against, update=update, tolerances=tolerance or (), as_json=as_json))
 
 
 @app.command(rich_help_panel=SCHEDULES)

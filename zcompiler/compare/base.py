@@ -7,11 +7,14 @@ from typing import Any
 
 from zcompiler.compare.metrics import Metric, Side, measure
 from zcompiler.compare.numbers import shown
+from zcompiler.compare.works import format_work, parse_work
 from zcompiler.errors import BadInput
+from zcompiler.machine.work import Work
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.schedule.text import ScheduleSyntaxError, parse_schedule, print_schedule
 from zcompiler.schedule.verify import verify
+from zcompiler.schedule.words import UPDATE_LANE
 
 VERSION = 1
 _KEY = "zinf-base"
@@ -25,6 +28,8 @@ def format_base(side: Side) -> str:
     The metrics stand there for people; they are counted anew from the schedules when a base is read.
     """
     base: dict[str, Any] = {_KEY: VERSION, "metrics": _metrics(measure(side))}
+    if side.works:
+        base["works"] = {of: {n: format_work(work) for n, work in works.items()} for of, works in side.works.items()}
     base["schedules"] = {name: print_schedule(schedule).splitlines() for name, schedule in side.schedules.items()}
     return json.dumps(base, indent=1, sort_keys=True) + "\n"
 
@@ -49,7 +54,8 @@ def parse_base(text: str, where: str) -> Side:
     stated = base.get("metrics")
     if not isinstance(stated, dict):
         raise BadInput(f'{where}: no base: "metrics" has to map names to figures')
-    side = Side({n: _schedule(lines, f"{where}: {n}") for n, lines in lines_of.items()}, _compiled(stated))
+    found = {n: _schedule(lines, f"{where}: {n}") for n, lines in lines_of.items()}
+    side = Side(found, _compiled(stated), _works(base.get("works", {}), found, where))
     right = _metrics(measure(side, ()))
     for key, value in right.items():
         if stated.get(key) != value:
@@ -68,6 +74,24 @@ def _schedule(lines: list[object], where: str) -> Schedule:
     if problems:
         raise BadInput(f"{where}: [{problems[0].rule}] {problems[0]}: write the base anew with --update")
     return schedule
+
+
+def _works(stated: Any, schedules: dict[str, Schedule], where: str) -> dict[str, dict[str, Work]]:
+    """Of none of the runs, or of all but those of updates, whose time is that of their bytes."""
+    if not stated:
+        return {}
+    found: dict[str, dict[str, Work]] = {}
+    for name, schedule in schedules.items():
+        for region, op in schedule.ops():
+            if op.kind == "run" and op.lane != UPDATE_LANE:
+                try:
+                    found.setdefault(name, {})[op.value] = parse_work(stated[name][op.value])
+                except (LookupError, TypeError, AttributeError, ValueError) as error:
+                    raise BadInput(
+                        f'{where}: "works" does not say what run({op.value}) in {region.name} of {name} is ({error}): '
+                        "write it anew with --update"
+                    ) from error
+    return found
 
 
 def _compiled(metrics: dict[str, Any]) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zcompiler.compare.difference import Match, op_label
-from zcompiler.compare.metrics import Metric
+from zcompiler.compare.metrics import Metric, Side
 from zcompiler.compare.numbers import duration, size
 from zcompiler.compare.sides import Compared
 from zcompiler.compare.times import reference_machines, timeline
@@ -111,7 +111,7 @@ def _exposed(name: str, compared: Compared) -> str:
     machine = next(m for m in reference_machines() if m.name == name)
     found: list[tuple[float, str]] = []
     for of, match in compared.matches.items():
-        before, after = (_waits(side.schedules[of], machine) for side in (compared.old, compared.new))
+        before, after = (_waits(side, of, machine) for side in (compared.old, compared.new))
         past = _pasts(match)
         for i, j in match.pairs:
             if j is not None and j in after:
@@ -160,10 +160,10 @@ def _pasts(match: Match) -> _Past:
     return _Past(new, changed)
 
 
-def _waits(schedule: Schedule, machine: Machine) -> defaultdict[int, float]:
+def _waits(side: Side, of: str, machine: Machine) -> defaultdict[int, float]:
     """Seconds that computing waited for each op, by issue index."""
     found: defaultdict[int, float] = defaultdict(float)
-    for wait in timeline(schedule, machine).waits:
+    for wait in timeline(side.schedules[of], machine, side.works.get(of, {})).waits:
         found[wait.cause] += wait.seconds
     return found
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zcompiler.compare.base import parse_base
-from zcompiler.compare.metrics import Side
+from zcompiler.compare.metrics import Side, updates_only
 from zcompiler.errors import BadInput
+from zcompiler.machine.work import Work
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.render import render_problems
 from zcompiler.schedule.text import ScheduleSyntaxError, parse_schedule
@@ -30,10 +32,12 @@ def read_side(paths: Sequence[Path]) -> Side:
     """
     found: dict[str, Schedule] = {}
     compiled = None
+    works: dict[str, Mapping[str, Work]] = {}
     for path in paths:
         if path.suffix == ".json":
             base = parse_base(_text(path), str(path))
             schedules, compiled = base.schedules, base.compiled
+            works |= base.works
         elif path.is_dir():
             schedules = {name: _schedule(file) for name, file in _files(path).items()}
         else:
@@ -42,7 +46,21 @@ def read_side(paths: Sequence[Path]) -> Side:
         if twice:
             raise BadInput(f"{path}: another file or folder named before it has a schedule {twice[0]}, too")
         found.update(schedules)
-    return Side(found, compiled)
+    graphs = {name for name, schedule in found.items() if not updates_only(schedule)}
+    return Side(found, compiled, works if graphs <= works.keys() else {})
+
+
+def holds_schedules(path: Path) -> bool:
+    """Whether this names schedules: a .zsched file, a base, or a folder that is no configuration of a model."""
+    if path.is_dir():
+        return not (path / "config.json").exists() or any(path.rglob(f"*{SUFFIX}"))
+    if path.suffix != ".json" or not path.exists():
+        return path.suffix == SUFFIX
+    try:
+        raw = json.loads(_text(path))
+    except json.JSONDecodeError:
+        return True  # which is said where it is read as a base
+    return not (isinstance(raw, dict) and "model_type" in raw)
 
 
 def require_rules(side: Side, where: str) -> None:

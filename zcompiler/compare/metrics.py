@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zcompiler.compare.times import has_lanes, reference_machines, timeline
 from zcompiler.machine.machine import Machine
+from zcompiler.machine.work import Work
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.simulate.program import moved_bytes
@@ -21,10 +22,13 @@ NANOSECONDS = 10**9
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of two things to compare: the schedules of a step by name (graphs, and the update), as `zcompiler.schedule`
-    gives them. `compiled`: how many distinct regions were compiled, which a schedule does not say (None: unknown)."""
+    gives them. `compiled`: how many distinct regions are compiled, which a schedule does not say (None: unknown).
+    `works`: what each run asks of a machine, by schedule and the name of what runs; empty where only the text is known.
+    """
 
     schedules: Mapping[str, Schedule]
     compiled: int | None = None
+    works: Mapping[str, Mapping[str, Work]] = field(default_factory=dict)
 
 
 class Metric(NamedTuple):
@@ -81,15 +85,16 @@ def measure(side: Side, machines: Iterable[Machine] | None = None) -> dict[Metri
             peaks[Metric("peak", tier, name)] = most
     if side.compiled is not None:
         found[Metric("counts", "compiled")] = side.compiled
-    times = {} if any(map(verify, schedules.values())) else _times(schedules, machines)
+    times = {} if any(map(verify, schedules.values())) else _times(side, machines)
     return dict(found) | peaks | times
 
 
-def _times(schedules: Mapping[str, Schedule], machines: Iterable[Machine] | None) -> dict[Metric, int]:
+def _times(side: Side, machines: Iterable[Machine] | None) -> dict[Metric, int]:
     found: dict[Metric, int] = {}
+    schedules = side.schedules
     for machine in reference_machines() if machines is None else machines:
         if all(has_lanes(machine, schedule) for schedule in schedules.values()):
-            lines = [timeline(schedule, machine) for schedule in schedules.values()]
+            lines = [timeline(s, machine, side.works.get(name, {})) for name, s in schedules.items()]
             waited = sum(wait.seconds for one in lines for wait in one.waits)
             found[Metric("exposed", machine.name)] = round(waited * NANOSECONDS)
             found[Metric("step", machine.name)] = round(sum(one.seconds for one in lines) * NANOSECONDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zcompiler.compare.difference import Match, compare
 from zcompiler.compare.metrics import Metric, Side, measure, phases
@@ -51,7 +51,10 @@ def compare_sides(old: Side, new: Side) -> Compared:
     if len(alone) == len(left) == 1:
         names[alone[0]] = left.popitem()[0]
     schedules = {names.get(name, name): schedule for name, schedule in old.schedules.items()}
-    old = Side(schedules, old.compiled)
+    # Times that are estimated on one side only would differ for that alone.
+    if not (old.works and new.works):
+        old, new = replace(old, works={}), replace(new, works={})
+    old = replace(old, schedules=schedules, works={names.get(name, name): works for name, works in old.works.items()})
     matches = {name: compare(old.schedules[name], new.schedules[name]) for name in names.values()}
     renamed = {a: b for a, b in names.items() if a != b}
     before, after = measure(old), measure(new)

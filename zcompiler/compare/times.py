@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from zcompiler.machine.choose import shipped_machine
 from zcompiler.machine.machine import Machine
@@ -16,6 +18,8 @@ from zcompiler.schedule.simulate.steps import stored_bytes, subgroup_bytes
 from zcompiler.schedule.simulate.timeline import Timeline
 from zcompiler.schedule.words import RUN_LANES, UPDATE_LANE
 
+_UNKNOWN: Mapping[str, Work] = MappingProxyType({})
+
 
 def reference_machines() -> tuple[Machine, ...]:
     """The machines that come with zinf: the same wherever a comparison is made."""
@@ -28,13 +32,15 @@ def has_lanes(machine: Machine, schedule: Schedule) -> bool:
     return used <= {lane.name for lane in machine.lanes}
 
 
-def timeline(schedule: Schedule, machine: Machine) -> Timeline:
-    """When each op runs. The schedule has to keep the verifier's rules and the machine to have its lanes.
+def timeline(schedule: Schedule, machine: Machine, known: Mapping[str, Work] = _UNKNOWN) -> Timeline:
+    """When each op runs. The schedule has to keep the verifier's rules and the machine to have its lanes. `known`: the
+    work of its runs, by the name of what they run; of what is not there it is estimated.
 
     An update is followed on its own, as one that is done at once. Line i is op i in issue order; a last one waits for
     all transfers.
     """
-    works = {op.value: estimated_work(schedule, op) for _, op in schedule.ops() if op.kind == "run"}
+    runs = [op for _, op in schedule.ops() if op.kind == "run"]
+    works = {op.value: known[op.value] if op.value in known else estimated_work(schedule, op) for op in runs}
     lag = None
     if schedule.world == 1 and schedule.compute_tier.name == "host":
         # Today's runtime lets so much memory be released and still in use. There is none yet for devices and ranks.

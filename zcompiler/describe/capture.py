@@ -12,6 +12,7 @@ import torch.fx
 from zcompiler.describe.described import Described
 from zcompiler.describe.ops import ops_text
 from zcompiler.describe.resting import Resting
+from zcompiler.lower.regions import fingerprint
 from zcompiler.machine.choose import Chosen
 from zcompiler.machine.parts import Parts
 from zcompiler.options import Options
@@ -60,7 +61,11 @@ class Capturing:
             final = planned.scheduled(lambda title, schedule: passes.append((title, schedule)))
             reasons = plan_text(planned.plan, str(self._machine), planned.captured.tiles.values(), stages.losses.done)
             ops = ops_text(planned.captured, planned.step)
-            self.graphs.append(Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works, ops))
+            cuts = (cut for cut in (planned.captured.forward, planned.captured.backward) if cut is not None)
+            distinct = frozenset(fingerprint(region.module) for cut in cuts for region in cut.regions)
+            self.graphs.append(
+                Described(planned.name, planned.plan, reasons, tuple(passes), planned.step.works, ops, distinct)
+            )
             calls.append(lambda: self.resting.call(planned, final, inputs))
 
         def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:

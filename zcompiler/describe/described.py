@@ -17,7 +17,8 @@ from zcompiler.schedule.model import Schedule
 @dataclass(frozen=True, slots=True)
 class Described:
     """One graph. `passes` are its schedules by title: "bare", after each pass, "final"; `reasons` is the text of the
-    plan; `works` has the work of each run; `ops` is the text of its operators, region by region."""
+    plan; `works` has the work of each run; `ops` is the text of its operators, region by region; `distinct` has one
+    text for each region that is compiled, the same for equal ones."""
 
     name: str
     plan: Plan
@@ -25,6 +26,7 @@ class Described:
     passes: tuple[tuple[str, Schedule], ...]
     works: Mapping[str, Work]
     ops: str
+    distinct: frozenset[str] = frozenset()
 
     @property
     def final(self) -> Schedule:
@@ -67,6 +69,11 @@ class Schedules:
     options: Options
     machine: Chosen
     notes: tuple[str, ...]
+
+    @property
+    def compiled(self) -> int:
+        """How many regions are compiled: equal ones of all graphs are one."""
+        return len(frozenset().union(*(graph.distinct for graph in self.graphs)))
 
     def __str__(self) -> str:
         parts = [f"{heading(graph.name, graph.reasons)}{graph.final}" for graph in self.graphs]

@@ -38,7 +38,7 @@ class RegionCompiler:
         return len(self._known)
 
     def compile(self, module: torch.fx.GraphModule, compute: str, *, is_backward: bool, is_inference: bool) -> Boxed:
-        key = f"{compute}:{_fingerprint(module)}"
+        key = f"{compute}:{fingerprint(module)}"
         if key not in self._known:
             if compute == "eager":
                 self._known[key] = run_eagerly(module)
@@ -47,7 +47,7 @@ class RegionCompiler:
         return self._known[key]
 
 
-def _fingerprint(module: torch.fx.GraphModule) -> str:
+def fingerprint(module: torch.fx.GraphModule) -> str:
     """What two regions must share to be served by one callable: everything but the names."""
     number: dict[torch.fx.Node, int] = {}
     lines: list[str] = []

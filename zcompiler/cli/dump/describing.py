@@ -11,6 +11,7 @@ import torch
 
 from zcompiler.cli.dump.config import DTYPES
 from zcompiler.cli.dump.target import Target, Wanted, load
+from zcompiler.compare.metrics import Side
 from zcompiler.describe.describe import describe
 from zcompiler.describe.described import Schedules
 
@@ -46,3 +47,12 @@ def described(
             train=wanted.train,
             update=update,
         )
+
+
+def side_of(found: Schedules) -> Side:
+    """What is described, to be compared: graphs by name and "update", with the work of their runs."""
+    schedules = {graph.name: graph.final for graph in found.graphs}
+    works = {graph.name: graph.works for graph in found.graphs}
+    if found.update is not None:
+        schedules["update"] = found.update
+    return Side(schedules, found.compiled, works)
