@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.cli.test_app import run_main
 from zcompiler.cli.app import app
 from zcompiler.compare.files import read_side
 
@@ -144,3 +145,12 @@ def test_a_base_that_lacks_the_work_of_a_run_is_refused() -> None:
     Path("base.json").write_text(json.dumps(base))
     result = CliRunner().invoke(app, ["diff", "base.json", "base.json"])
     assert '"works" does not say what run(fwd/blocks.0) in fwd/blocks.0 of graph0 is' in str(result.exception)
+
+
+def test_a_model_that_no_longer_fits_is_worse_and_one_that_is_not_there_is_trouble(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "check", "model.py", "--memory", "512KiB", "--against", "base.json") == 1
+    assert "memory=512KiB is too small" in capsys.readouterr().err
+    assert run_main(monkeypatch, "check", "gone.py", "--against", "base.json") == 2
+    assert "gone.py: there is no such file" in capsys.readouterr().err

@@ -20,8 +20,9 @@ from zcompiler.compare.gate import BETTER, SAME, SHOWN, WITHIN, WORSE, Finding, 
 from zcompiler.compare.metrics import Side, updates_only
 from zcompiler.compare.numbers import change, plural, shown
 from zcompiler.compare.sides import compare_sides
-from zcompiler.errors import BadInput
+from zcompiler.errors import BadInput, DoesNotFit, ZinfError
 from zcompiler.machine.choose import OTHERWISE
+from zcompiler.options import OptionError
 
 _STYLES = {WORSE: "bold red", BETTER: "green", WITHIN: "yellow", SAME: "dim", SHOWN: "dim"}
 
@@ -39,7 +40,7 @@ def check(
     figures is worse, else 0.
 
     `update` writes them to `against`, a `.json` file, instead. BadInput for what cannot be read or breaks rules, and as
-    `described` for a target.
+    `described` for a target; DoesNotFit where it no longer fits.
     """
     allowed = parse_tolerances(tolerances)
     new = _side(names, asked)
@@ -82,7 +83,12 @@ def _side(names: Sequence[str], asked: Asked) -> Side:
     options = replace(asked, machine=_machine(asked)).options()
     from zcompiler.cli.dump.describing import described, side_of
 
-    found = described(asked.wanted(names[0]), options, autocast=asked.autocast)
+    try:
+        found = described(asked.wanted(names[0]), options, autocast=asked.autocast)
+    except (BadInput, DoesNotFit, OptionError):
+        raise
+    except ZinfError as error:  # 1 is the status of what is worse
+        raise BadInput(str(error)) from error
     for note in found.notes:
         typer.echo(f"warning: {note}", err=True)
     return side_of(found)
