@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from zcompiler.advise.explained import Cause, Change, Explained, Group, Outcome, Peak, StepTime
-from zcompiler.compare.numbers import duration, plural, size
+from zcompiler.compare.numbers import plural, size
+from zcompiler.schedule.sizes import UNITS
 
 WIDTH = 80
 _CAUSES = 3
@@ -80,7 +81,7 @@ def _groups(groups: Sequence[Group]) -> RenderableType:
     kinds = [kind for kind in ("params", "grads", "optimizer") if any(kind in group.homes for group in groups)]
     rows = []
     for group in groups:
-        cells = [f"{group.homes[kind]} {size(group.sizes[kind])}" if kind in group.homes else "-" for kind in kinds]
+        cells = [f"{group.homes[kind]} {_about(group.sizes[kind])}" if kind in group.homes else "-" for kind in kinds]
         rows.append((_range(group.units), str(len(group.units)), *cells))
     return _table(("units", "count", *kinds), rows, range(1, 2 + len(kinds)))
 
@@ -111,20 +112,20 @@ def _holdings(peak: Peak) -> RenderableType:
 
 def _step(step: StepTime) -> Iterator[RenderableType]:
     part = f" ({100 * step.waited / step.seconds:.0f} %)" if step.seconds and step.waited else ""
-    phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in step.phases)
-    yield Text(f"A step takes {duration(step.seconds)} on {step.machine}, of which computing waits "
-               f"{duration(step.waited)}{part}.")  # fmt: skip
+    phases = ", ".join(f"{name} {_time(seconds)}" for name, seconds in step.phases)
+    yield Text(f"A step takes {_time(step.seconds)} on {step.machine}, of which computing waits "
+               f"{_time(step.waited)}{part}.")  # fmt: skip
     if step.estimated:
         yield Text("A text has no FLOPs: compute is an estimate from its bytes and shapes.")
     if len(step.phases) > 1:
         yield Text(f"Phases: {phases}.")
     if step.in_place:
-        yield Text(f"The optimizer updates what is in memory in {duration(step.in_place)} of it.")
+        yield Text(f"The optimizer updates what is in memory in {_time(step.in_place)} of it.")
     rows = []
     for lane in step.lanes:
         moved = step.moved.get(lane.lane)
         times = (lane.busy, lane.exposed, lane.at_end, lane.hidden)
-        rows.append((lane.lane, size(moved) if moved is not None else "", *map(duration, times)))
+        rows.append((lane.lane, size(moved) if moved is not None else "", *map(_time, times)))
     yield _table(("lane", "moves", "busy", "exposed", "at end", "hidden"), rows, range(1, 6))
     for lane in step.lanes:
         for cause in lane.causes[:_CAUSES]:
@@ -133,10 +134,10 @@ def _step(step: StepTime) -> Iterator[RenderableType]:
 
 def _cause(cause: Cause) -> str:
     if cause.count == 1:
-        return f"{cause.what}: {duration(cause.seconds)} for {cause.longest}: {cause.why}"
+        return f"{cause.what}: {_time(cause.seconds)} for {cause.longest}: {cause.why}"
     times = plural(cause.count, "wait")
-    longest = f"the longest {duration(cause.longest_seconds)} for {cause.longest}"
-    return f"{cause.what}: {duration(cause.seconds)} in {times}, {longest}: {cause.why}"
+    longest = f"the longest {_time(cause.longest_seconds)} for {cause.longest}"
+    return f"{cause.what}: {_time(cause.seconds)} in {times}, {longest}: {cause.why}"
 
 
 def _title_of_changes(found: Explained) -> str:
@@ -170,4 +171,15 @@ def _row(change: Change, helps: bool) -> tuple[str, ...]:
 
 
 def _outcome(outcome: Outcome) -> tuple[str, str, str]:
-    return duration(outcome.seconds), size(outcome.moved), size(outcome.peak)
+    return _time(outcome.seconds), size(outcome.moved), size(outcome.peak)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+
+
+def _about(nbytes: int) -> str:
+    """Bytes in three digits, where there is a column for them."""
+    unit, one = next((unit for unit in UNITS if nbytes >= unit[1]), UNITS[-1])
+    number = nbytes / one
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
