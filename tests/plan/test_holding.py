@@ -95,3 +95,12 @@ def test_a_plan_is_within_its_limit_and_more_memory_never_moves_more(sizes: list
     assert peak(final)["host"][0] == small.peak["host"] <= limit
     assert small == plan(sizes, limit)
     assert moved(plan(sizes, 3 * limit), sizes) <= moved(small, sizes)
+
+
+def test_a_gradient_much_larger_than_the_others_stays_in_memory_where_nothing_else_fits() -> None:
+    sizes = [24 * MIB, *[MIB] * 30]  # all gradients in memory are 54 MiB; the large one and its copy to be written 48
+    limit = 49 * MIB
+    found = plan(sizes, limit)
+    assert found.placement["l0"] == Homes("nvme", "host", "nvme")
+    assert {homes.grads for name, homes in found.placement.items() if name != "l0"} == {"nvme"}
+    assert found.peak["host"] <= limit

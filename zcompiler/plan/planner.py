@@ -6,15 +6,15 @@ that the user has not forced goes, and what fits is taken back in, unit by unit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from zcompiler.errors import DoesNotFit
 from zcompiler.machine.machine import Machine
 from zcompiler.machine.work import Work
 from zcompiler.options import Options
 from zcompiler.plan.assumed import Evaluate, assumed_update, update_needs
-from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes
+from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes, state_bytes
 from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
 from zcompiler.plan.price import step_seconds
 from zcompiler.plan.saved import activations_needed_at_once, offloaded_activations, saved_bytes
@@ -68,7 +68,12 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
         spec = pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False)
         return evaluate(asked.bare(placement), spec)
 
-    for placement in starts:
+    def starting() -> Iterator[Placement]:
+        yield from starts
+        if not found:
+            yield from _largest_gradient_kept(asked, options, starts, compute, bare)
+
+    for placement in starting():
         schedule = rewritten(placement)
         most, where = peak(schedule)[compute]
         if (update := update_needs(schedule, placement, asked.gradients)) > most:
@@ -185,6 +190,22 @@ def _uniform(asked: Question, options: Options, compute: str, store: str) -> lis
         if placement not in found:
             found.append(placement)
     return found
+
+
+def _largest_gradient_kept(
+    asked: Question, options: Options, starts: Sequence[Placement], compute: str, schedule: Schedule
+) -> list[Placement]:
+    """The placements with all gradients in the store, but for the largest: it is copied to the buffer that it is
+    written from, and where it is much larger than the others, an embedding's, that takes more than it would at rest."""
+    sizes = {b: n for (kind, b), n in state_bytes(schedule, asked.gradients).items() if kind == "grads"}
+    if options.place.grads != "auto" or not sizes:
+        return []
+    largest = max(sizes, key=lambda b: sizes[b])
+    return [
+        {**placement, largest: replace(placement[largest], grads=compute)}
+        for placement in starts
+        if "grads" not in asked.fixed.get(largest, {}) and placement[largest].grads != compute
+    ]
 
 
 def _is_free(kind: str, bucket: str, asked: Question, options: Options, placement: Placement, store: str) -> bool:
