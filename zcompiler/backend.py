@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from zcompiler.capture.captured import returns_views
 from zcompiler.logs import start_logging
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError
@@ -21,7 +22,7 @@ from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import backward_ended, record_of
 from zcompiler.training.residence import LiveResidence
-from zcompiler.training.returned import with_returned_logits
+from zcompiler.training.returned import with_returned_logits, with_updated_views
 from zcompiler.training.session import Session, session_for
 from zcompiler.training.tensors import why_not_managed
 from zcompiler.training.told import tell_graph
@@ -54,6 +55,8 @@ def zinf(
         partition=building.partition,
         inductor=building.stages.around.fused,
     )
+    if returns_views(graph_module, building.stages.named):
+        compiled = with_updated_views(compiled)
     return with_returned_logits(compiled, building.stages.losses)
 
 

@@ -24,6 +24,7 @@ from zcompiler.torch_compat import (
     dynamo_position,
     dynamo_source,
     is_tangent,
+    is_wrapper,
     never_recompute,
     partition_joint,
     recompute_in_backward,
@@ -93,6 +94,22 @@ def name_inputs(graph_module: torch.fx.GraphModule, inputs: Sequence[object]) ->
         )
         for i, value in enumerate(inputs)
     )
+
+
+def returns_views(graph_module: torch.fx.GraphModule, named: tuple[Input, ...]) -> bool:
+    """Whether Dynamo's graph returns a parameter, or a tensor that looks into one. AOTAutograd makes such a result
+    from the live parameter, behind the compiled graph."""
+    placeholders = list(graph_module.graph.find_nodes(op="placeholder"))
+    storages = {_storage(n) for n, i in zip(placeholders, named, strict=True) if i.unit is not None} - {None}
+    output = next(iter(graph_module.graph.find_nodes(op="output")))
+    return any(_storage(node) in storages for node in output.all_input_nodes)
+
+
+def _storage(node: torch.fx.Node) -> object:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or is_wrapper(value):
+        return None
+    return value.untyped_storage()._cdata
 
 
 def partition_and_cut(

@@ -1,7 +1,8 @@
-"""Logits that a graph returns beside their loss: made without autograd, and given a way back here.
+"""What a graph returns beside what it computes: logits beside their loss, and views of parameters.
 
-Autograd makes a gradient for every output of a graph, zeros for those that a user's loss does not use, and for logits
-these are as large as the logits. Here none is made: a gradient that somebody does ask for goes through the projection.
+Logits are made without autograd, and given a way back here: autograd makes a gradient for every output of a graph,
+zeros for those that a user's loss does not use, and for logits these are as large as the logits. Here none is made: a
+gradient that somebody does ask for goes through the projection.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from zcompiler.capture.loss import TiledLosses
+from zcompiler.training.registry import settle
 
 
 class _Projected(torch.autograd.Function):
@@ -54,5 +56,17 @@ def with_returned_logits(compiled: Callable[..., Any], losses: TiledLosses) -> C
                 results[logits], results[x], args[weight], None if bias is None else args[bias]
             )
         return tuple(results[: losses.results])
+
+    return run
+
+
+def with_updated_views(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiled graph, which returns views of parameters: they look into the store's files, where the parameters
+    must have arrived when the caller gets them."""
+
+    def run(*args: Any) -> Any:
+        results = compiled(*args)
+        settle()
+        return results
 
     return run
