@@ -15,7 +15,7 @@ from zcompiler.logs import start_logging
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError
 from zcompiler.stages.around import Around
-from zcompiler.stages.dump import Dump, plan_text
+from zcompiler.stages.dump import Dump, dump_plans, plan_text
 from zcompiler.stages.graph import Planned, Stages
 from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away
 from zcompiler.training.observed import observe
@@ -110,6 +110,7 @@ class _Building:
             session.store()
         session.graphs += 1
         session.schedules[name], session.plans[name], session.works[name] = schedule, plan, planned.step.works
+        dump_plans(session.options.dump, session.plans_text())
         return CompiledGraph(
             captured,
             planned.buckets,
@@ -150,4 +151,6 @@ def _around(session: Session) -> Around:
         taken=session.resting_in_memory,
         notices_edits=lambda: session.store().notices_edits(),
         note=session.note,
+        made_for=session.made_for,
+        given=session.given_plans,
     )

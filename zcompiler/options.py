@@ -20,6 +20,7 @@ HOMES = ("host", "nvme", "auto")
 COMPUTE = ("inductor", "eager")
 MACHINES = ("laptop", "h200-server", "dgx-2")  # descriptions that are shipped
 ACTIVATIONS = ("auto", "keep", "nvme", "recompute", "recompute+nvme")
+PLANNED = ("place", "activations", "prefetch", "tile")  # what a file of plans has decided
 
 # The elementwise classes of torch.optim and the states, each of its parameter's shape and dtype, that they keep with
 # their default settings; what other settings add is known once the real optimizer is seen.
@@ -92,6 +93,14 @@ class Activations:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanText:
+    """A file of plans as it was when the options were read, so that equal options are equal plans."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """A user's options, checked and complete. Hashable; docs/options.md says what each means and why."""
 
@@ -107,6 +116,7 @@ class Options:
     tile: tuple[tuple[str, int], ...]
     machine: str | Path | None
     dump: Path | None
+    plan: PlanText | None = None
     nvme_is_ours: bool = False  # nobody named a path: `nvme` is zinf's own cache folder, which it may create
 
     def nvme_folders(self) -> tuple[Path, ...]:
@@ -162,6 +172,11 @@ def parse_options(
     for name in raw:
         if name not in _BY_NAME:
             raise OptionError(f"zinf has no option {name!r}{did_you_mean(name, _BY_NAME)}; its options are {_names()}")
+    if raw.get("plan") is not None and (both := [f'"{name}"' for name in PLANNED if name in raw]):
+        raise OptionError(
+            f'options "plan" and {", ".join(both)} contradict each other, as a plan has decided that: leave out '
+            f'{" and ".join(both)}, or leave out "plan" to have it decided anew'
+        )
     surroundings = _Surroundings(environ, free_memory)
     values = {
         name: option.read(f'option "{name}"', raw[name]) if name in raw else option.otherwise(surroundings)
@@ -312,6 +327,17 @@ def _folder(where: str, value: object) -> Path | None:
     return path
 
 
+def _plan(where: str, value: object) -> PlanText | None:
+    if value is None:
+        return None
+    path = _path(where, value)
+    try:
+        return PlanText(path, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(f"{where}: {path} cannot be read ({why}); name a plan.json that zinf has written") from error
+
+
 def _true_or_false(where: str, value: object) -> bool:
     if not isinstance(value, bool):
         _refuse(where, value, "True or False")
@@ -425,8 +451,17 @@ OPTIONS: tuple[Option, ...] = (
         "dump",
         "a folder, created if missing",
         "none",
-        "Writes the schedules there as `.zsched` text, to read, to diff and to check in.",
+        "Writes the plans, and the schedules as `.zsched` text, there: to read, to diff and to check in.",
         _folder,
+        _always(None),
+    ),
+    Option(
+        "plan",
+        "a `plan.json` that the option `dump`, `zinf dump --output` or `save_plan` has written",
+        "none",
+        "Takes placement, prefetch, activations and tiles as the file says, checked against the limit, where zinf "
+        "would decide: to keep a plan as it is, or to change it by hand ([more](plans.md)).",
+        _plan,
         _always(None),
     ),
 )

@@ -91,8 +91,22 @@ def test_passes_of_the_users_own_take_the_place_of_the_plans(file: Path) -> None
 def test_a_folder_gets_the_files_that_option_dump_writes(file: Path, tmp_path: Path) -> None:
     said = dump(file, *ON_NVME, "--after", "all", "--plan", "--output", str(tmp_path / "out"))
     written = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*"))
-    assert written[0] == "graph0/00-bare.zsched" and written[-2:] == ["graph0/plan.txt", "update/00-final.zsched"]
+    assert written[0] == "graph0/00-bare.zsched"
+    assert written[-3:] == ["graph0/plan.txt", "plan.json", "update/00-final.zsched"]
     assert said == f"{len(written)} files in {tmp_path / 'out'}\n"
+
+
+def test_a_plan_from_a_folder_is_taken_and_gives_the_same(file: Path, tmp_path: Path) -> None:
+    dump(file, *ON_NVME, "--after", "all", "--plan", "--output", str(tmp_path / "out"))
+    given = "--memory", "2MiB", "--compute", "eager", "--given", str(tmp_path / "out" / "plan.json")
+    dump(file, *given, "--after", "all", "--plan", "--output", str(tmp_path / "again"))
+    first, again = (
+        {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*.*")}
+        for folder in (tmp_path / "out", tmp_path / "again")
+    )
+    assert len(first) > 10 and again == first
+    error = invoke(file, *given, "--prefetch", "0B").exception
+    assert isinstance(error, OptionError) and 'leave out "prefetch"' in str(error)
 
 
 def test_json_has_everything_in_one_document(file: Path) -> None:

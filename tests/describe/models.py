@@ -42,6 +42,15 @@ def rows() -> tuple[torch.Tensor]:
     return (torch.randn(4, 64),)
 
 
+def wide() -> nn.Module:
+    """Layers of 257 KiB, large enough to be placed one by one."""
+    return nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+
+
+def wide_rows() -> tuple[torch.Tensor]:
+    return (torch.randn(4, 256),)
+
+
 class Two(nn.Module):
     """As little as there can be to compile; forward gives the loss."""
 

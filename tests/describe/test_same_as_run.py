@@ -40,7 +40,9 @@ def dumped(
 
 def described(model: torch.nn.Module, inputs: Any, make: MakeOptimizer | None, options: Any) -> dict[str, str]:
     found = zcompiler.schedule(model, inputs, optimizer=make, options=options, train=make is not None)
-    files = {} if found.update is None else {"update/00-final.zsched": str(found.update)}
+    files = {"plan.json": found.plans}
+    if found.update is not None:
+        files["update/00-final.zsched"] = str(found.update)
     for graph in found.graphs:
         files[f"{graph.name}/plan.txt"] = graph.reasons
         for i, (title, schedule) in enumerate(graph.passes):

@@ -60,6 +60,7 @@ class Asked:
     optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim.")] = None
     master: Annotated[str | None, typer.Option(help="float32: 16-bit parameters are updated in it.")] = None
     late: Annotated[bool, typer.Option("--late/--no-late", help="Updates beside the next forward.")] = True
+    given: Annotated[str | None, typer.Option(help="A plan.json to take plans from, as option plan does.")] = None
 
     def wanted(self, target: str) -> Wanted:
         from zcompiler.cli.dump.target import Wanted
@@ -87,7 +88,7 @@ class Asked:
         from zcompiler.cli.dump.options import zinf_options
 
         names = ("memory", "machine", "prefetch", "compute", "optimizer", "master", "late")
-        given = {name: getattr(self, name) for name in names}
+        given = {name: getattr(self, name) for name in names} | {"plan": self.given}
         options = zinf_options(given, self.place or (), self.activations or (), self.tile or ())
         parse_options(options, environ=os.environ)
         return options

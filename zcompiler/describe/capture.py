@@ -16,6 +16,7 @@ from zcompiler.lower.regions import fingerprint
 from zcompiler.machine.choose import Chosen
 from zcompiler.machine.parts import Parts
 from zcompiler.options import Options
+from zcompiler.plan.file import MadeFor, PlanFile
 from zcompiler.schedule.model import Schedule
 from zcompiler.stages.around import Around, states_per_parameter_byte
 from zcompiler.stages.dump import plan_text
@@ -31,7 +32,13 @@ class Capturing:
     """A backend that describes. It is told of what the parameters are copies, by id."""
 
     def __init__(
-        self, options: Options, compute: str, parts: Parts, machine: Chosen, sources: Mapping[int, torch.Tensor]
+        self,
+        options: Options,
+        compute: str,
+        parts: Parts,
+        machine: Chosen,
+        sources: Mapping[int, torch.Tensor],
+        given: PlanFile | None,
     ) -> None:
         self.graphs: list[Described] = []
         self.notes: list[str] = []
@@ -49,6 +56,8 @@ class Capturing:
             taken=self.resting.taken,
             notices_edits=lambda: True,  # as every file system does that a store should be on
             note=self.note,
+            made_for=MadeFor.of(options, str(machine), compute),
+            given=given,
         )
 
     def __call__(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

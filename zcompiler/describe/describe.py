@@ -16,6 +16,7 @@ from zcompiler.lower.regions import usable_compute
 from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.options import parse_options
+from zcompiler.plan.file import MadeFor, with_given_plans
 from zcompiler.torch_compat import (
     NO_VALUES,
     cause_in_backend,
@@ -55,13 +56,13 @@ def describe(
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"wants a model (nn.Module) or its compiled form, not {type(model).__name__}")
     raw = {name: value for name, value in (options or {}).items() if name != "dump"}
-    chosen = parse_options(raw, environ=os.environ)
+    chosen, given = with_given_plans(parse_options(raw, environ=os.environ))
     machine = choose_machine(chosen.machine, os.environ, chosen.nvme[0])
     notes: list[str] = []
     compute = usable_compute(chosen.compute, notes)
     mode = shapes_only()
     copy, sources = copy_without_bytes(module, mode)
-    capturing = Capturing(chosen, compute, cpu_only(chosen.memory), machine, sources)
+    capturing = Capturing(chosen, compute, cpu_only(chosen.memory), machine, sources, given)
     for note in notes:
         capturing.note(note)
     args, kwargs = _arguments(each_tensor(lambda t: without_bytes(t, mode), inputs))
@@ -90,7 +91,8 @@ def describe(
     if updater is not None:
         step, late = described_update(capturing, chosen, updater)
         fused = any(group.get("fused") for group in updater.param_groups)
-    return Schedules(tuple(capturing.graphs), step, late, fused, chosen, machine, tuple(capturing.notes))
+    made_for = MadeFor.of(chosen, str(machine), compute)
+    return Schedules(tuple(capturing.graphs), step, late, fused, chosen, machine, tuple(capturing.notes), made_for)
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

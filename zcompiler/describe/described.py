@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zcompiler.errors import ZinfError, did_you_mean
 from zcompiler.machine.choose import Chosen
 from zcompiler.machine.work import Work
 from zcompiler.options import Options
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
+from zcompiler.plan.file import MadeFor, format_plans
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.model import Schedule
 
@@ -69,6 +72,16 @@ class Schedules:
     options: Options
     machine: Chosen
     notes: tuple[str, ...]
+    made_for: MadeFor
+
+    @property
+    def plans(self) -> str:
+        """The plans of all graphs, as the text of a file that the option `plan` takes."""
+        return format_plans({graph.name: graph.plan for graph in self.graphs}, self.made_for, self.options.tile)
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write `plans` to a file. OSError as for any file."""
+        Path(path).write_text(self.plans, encoding="utf-8")
 
     @property
     def compiled(self) -> int:

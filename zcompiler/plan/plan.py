@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from zcompiler.options import Activations
+
 KINDS = ("params", "grads", "optimizer")
 
 
@@ -56,7 +58,9 @@ class Plan:
     """What the passes are told. `prefetch` is in bytes; `peak` gives bytes by tier as the finished schedule needs;
     `least` is the smallest limit that would have done, as far as the planner tried. `moved`: about the bytes that a
     step moves for model states; `saved`: those of activations that forward leaves to backward; `seconds`: what a step
-    takes, where a machine was given.
+    takes, where a machine was given. `activations` are all decided; `form` says what regions take for parameters: them
+    as they rest ("plain"), their rows ("rows"), or their cast copies ("low"). `taken`: bytes of the limit that others
+    hold; `trains`: whether there is a backward.
     """
 
     placement: Placement
@@ -68,6 +72,10 @@ class Plan:
     moved: int = 0
     saved: int = 0
     seconds: float | None = None
+    activations: Activations = Activations()
+    form: str = "plain"
+    taken: int = 0
+    trains: bool = True
 
     def uses(self, tier: str) -> bool:
         """Whether anything rests there."""

@@ -90,8 +90,8 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
         found.append((bytes_moved(schedule, placement, asked.gradients, options.late), placement, why))
         if found[-1][0] == 0:
             break
+    trains = any(region.phase == "bwd" for region in bare.regions)
     if not found:
-        trains = any(region.phase == "bwd" for region in bare.regions)
         raise _refusal(tried, options, store, asked.taken, trains)
     moved, placement, why = min(found, key=lambda f: f[0])
 
@@ -120,6 +120,9 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
         moved,
         saved_bytes(bare),
         final.seconds,
+        options.activations,
+        taken=asked.taken,
+        trains=trains,
     )
 
 
@@ -274,9 +277,12 @@ def _refusal(
         remedy += f", or let {' and '.join(forced)} rest on {store} (option place)"
     elif taken:
         remedy += f", or let what comes first rest on {store}, too (option place)"
+    if options.plan is not None:
+        remedy += ", or leave out option plan, so that another one is looked for"
     others = f", {format_bytes(taken)} of it for what other graphs and models hold" if taken else ""
+    what = "the least any placement needs is" if options.plan is None else "the given plan needs"
     return DoesNotFit(
-        f"memory={format_bytes(options.memory)} is too small: the least any placement needs is {format_bytes(most)}"
+        f"memory={format_bytes(options.memory)} is too small: {what} {format_bytes(most)}"
         f"{others}, at {where} ({describe(placement)}). {remedy}",
         most,
     )

@@ -10,6 +10,7 @@ import torch
 from zcompiler.machine.machine import Machine
 from zcompiler.machine.parts import Parts
 from zcompiler.options import OPTIMIZER_STATES, Options
+from zcompiler.plan.file import MadeFor, PlanFile
 from zcompiler.schedule.model import Tier
 
 
@@ -22,7 +23,8 @@ class Around:
     `why_left` says why a parameter cannot be moved and is an ordinary input to the graph, None for one that can;
     `decided` the homes, by kind, that earlier graphs chose for it; `taken` the bytes of the limit that parameters
     other than these hold at rest, with their gradients and states. `notices_edits`: whether the store tells when a
-    mapped file is written. `note` is told of fallbacks.
+    mapped file is written. `note` is told of fallbacks. `given` are the plans that the user has given, if any,
+    `made_for` what those that are made here are for.
     """
 
     options: Options
@@ -35,6 +37,8 @@ class Around:
     taken: Callable[[Sequence[torch.Tensor]], int]
     notices_edits: Callable[[], bool]
     note: Callable[[str], None]
+    made_for: MadeFor
+    given: PlanFile | None = None
 
     @property
     def fused(self) -> bool:

@@ -29,6 +29,12 @@ class Dump:
             (self._folder / "plan.txt").write_text(text)
 
 
+def dump_plans(folder: Path | None, text: str) -> None:
+    """All plans so far as a file that can be given back; nothing without a folder."""
+    if folder is not None:
+        (folder / "plan.json").write_text(text, encoding="utf-8")
+
+
 def plan_text(plan: Plan, machine: str, tiles: Iterable[Tile] = (), notes: Iterable[str] = ()) -> str:
     """A plan with its reasons, one a line."""
     rows: dict[str, list[int]] = {}

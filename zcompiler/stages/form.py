@@ -32,9 +32,10 @@ class Form:
         around: Around,
         tiers: tuple[Tier, ...],
         counted: bool = True,
+        kind: str = "plain",
     ) -> None:
-        """`counted`: whether what forward saves for backward takes memory."""
-        self.name, self.captured, self.buckets = name, captured, buckets
+        """`counted`: whether what forward saves for backward takes memory; `kind` as in a `Plan`."""
+        self.name, self.captured, self.buckets, self.kind = name, captured, buckets, kind
         self._around, self._tiers, self._counted = around, tiers, counted
 
     @property
@@ -61,5 +62,5 @@ class Form:
         if not captured.low:
             return None
         return Form(
-            self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers, self._counted
+            self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers, self._counted, "low"
         )

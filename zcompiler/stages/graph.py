@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,15 +16,17 @@ from zcompiler.capture.tile import copied
 from zcompiler.capture.tiling import choose_tiles
 from zcompiler.errors import DoesNotFit
 from zcompiler.logs import stage
-from zcompiler.options import Activations, Place
+from zcompiler.options import Activations, OptionError, Place
 from zcompiler.passes.pipeline import parse_pipeline, run_pipeline
 from zcompiler.plan.choose import choose_activations
+from zcompiler.plan.file import GivenPlan
 from zcompiler.plan.plan import KINDS, Plan
 from zcompiler.plan.planner import Question, make_plan
 from zcompiler.plan.step import Step
 from zcompiler.schedule.model import Schedule
 from zcompiler.stages.around import Around, tiers_of
 from zcompiler.stages.form import Form
+from zcompiler.stages.given import check_given
 from zcompiler.torch_compat import joint_passes
 
 _Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]
@@ -96,6 +98,9 @@ class Stages:
             found = capture(activations)
             return self._planned(name, found[2], found[3], activations, counted=False).plan
 
+        if (given := self._given(name)) is not None:
+            found = capture(given.activations)
+            return found[0], found[1], self._planned(name, found[2], found[3], given.activations, given=given)
         (made, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
         return made[0], made[1], replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
 
@@ -103,18 +108,23 @@ class Stages:
         """A graph that has no backward. DoesNotFit with the smallest limit that would do."""
         if self.around.fused:
             graph_module = joint_passes(graph_module)
-        return self._planned(
-            name, *cut_inference(graph_module, self.named, self.tilings, self.around.fused), Activations()
-        )
+        cuts = cut_inference(graph_module, self.named, self.tilings, self.around.fused)
+        return self._planned(name, *cuts, Activations(), given=self._given(name))
 
     def parameters(self, planned: Planned) -> list[torch.Tensor]:
         """Those that the plan places."""
         return [self.inputs[p] for b in planned.buckets for p in b.positions]
 
     def _planned(
-        self, name: str, captured: Captured, tiled: Captured, activations: Activations, counted: bool = True
+        self,
+        name: str,
+        captured: Captured,
+        tiled: Captured,
+        activations: Activations,
+        counted: bool = True,
+        given: GivenPlan | None = None,
     ) -> Planned:
-        """`counted`: whether activations are."""
+        """`counted`: whether activations are; `given`: the decisions, if they are not to be made here."""
         around = self.around
         around = replace(around, options=replace(around.options, activations=activations))
         buckets = buckets_of(captured, self.inputs, self._decided)
@@ -123,9 +133,10 @@ class Stages:
         plain = Form(name, captured, buckets, around, tiers, counted)
         rows = plain
         if tiled.tiles:
-            rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers, counted)
+            rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers, counted, "rows")
         with stage(f"{name}: plan"):
-            form, plan = self._plan(plain, rows, taken)
+            form, plan = self._plan(plain, rows, taken) if given is None else self._as_given(given, plain, rows, taken)
+        plan = replace(plan, form=form.kind)
         return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan, taken)
 
     def _plan(self, plain: Form, rows: Form, taken: int) -> tuple[Form, Plan]:
@@ -154,11 +165,41 @@ class Stages:
         )
         return rows, self._plan_for(rows, place, taken)
 
-    def _plan_for(self, form: Form, place: Place, taken: int) -> Plan:
+    def _given(self, name: str) -> GivenPlan | None:
+        """The plan for this graph that the user has given, if there is one."""
+        file = self.around.given
+        if file is None:
+            return None
+        if name not in file.graphs:
+            self.around.note(f"{file.where} has no {name}, only {', '.join(file.graphs)}: {name} is planned anew")
+        return file.graphs.get(name)
+
+    def _as_given(self, given: GivenPlan, plain: Form, rows: Form, taken: int) -> tuple[Form, Plan]:
+        """The plan of these decisions. OptionError where they are not for this graph."""
+        file = self.around.given
+        assert file is not None
+        form = plain if given.form == "plain" else rows
+        if given.form == "low":
+            form = rows.with_low(self.inputs, self._stays, self._decided) or rows
+        known = {b.name: dict(self._decided(b.positions[0])) for b in form.buckets}
+        check_given(given, form, known, self.around.parts, f"{file.where}, {form.name}")
+        if form.kind == "low" and not self.around.notices_edits():
+            raise OptionError(
+                f"{file.where}, {form.name}: it reads copies in 16 bits, and the file system of option nvme does not "
+                "tell when a mapped file is written: name another folder, or leave out option plan"
+            )
+        plan = self._plan_for(form, self.around.options.place, taken, given)
+        if file.made_for == self.around.made_for and given.is_repeated_by(plan):
+            return form, replace(plan, reasons=given.reasons)
+        return form, replace(plan, reasons=(f"as given; made for {file.made_for}", *plan.reasons))
+
+    def _plan_for(self, form: Form, place: Place, taken: int, given: GivenPlan | None = None) -> Plan:
         known = {b.name: dict(self._decided(b.positions[0])) for b in form.buckets}
         final = {name: homes if len(homes) == len(KINDS) else {} for name, homes in known.items()}
         stored = frozenset(b.name for b in form.buckets if b.tile is not None or b.has_tiles)
         options, parts = replace(form.options, place=place), self.around.parts
+        if given is not None:
+            options = replace(options, prefetch=given.prefetch)
 
         def plan(fixed: dict[str, dict[str, str]]) -> Plan:
             bare, names = lambda p: form.placed(p).schedule, tuple(fixed)
@@ -168,6 +209,8 @@ class Stages:
             )  # fmt: skip
             return make_plan(asked, options, parts.compute, parts.store, _evaluate)
 
+        if given is not None:
+            return plan({b.name: asdict(given.placement[b.name]) for b in form.buckets})
         if known == final or form.captured.low or stored:  # neither a copy nor a tile is used of what is in memory
             return plan(final)
         try:

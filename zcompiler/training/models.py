@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
@@ -32,13 +34,26 @@ def reset_stats(model: torch.nn.Module) -> None:
     _session(model).reset_stats()
 
 
-def schedule(model: torch.nn.Module) -> Mapping[str, Schedule]:
+class UsedSchedules(dict[str, Schedule]):
+    """Schedules by name, and the plans behind them as the text of a file."""
+
+    def __init__(self, schedules: Mapping[str, Schedule], plans: str) -> None:
+        super().__init__(schedules)
+        self._plans = plans
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the plans of all graphs to a file that the option `plan` takes. OSError as for any file."""
+        Path(path).write_text(self._plans, encoding="utf-8")
+
+
+def schedule(model: torch.nn.Module) -> UsedSchedules:
     """The schedules in use, by name: "graph0" and so on for each compiled graph, "update" for the optimizer step.
 
-    `str()` of one is its `.zsched` text. Takes the model or its compiled form. ZinfError before its first compiled
-    call.
+    `str()` of one is its `.zsched` text; `save_plan(path)` writes the plans behind them. Takes the model or its
+    compiled form. ZinfError before its first compiled call.
     """
-    return dict(_session(model).schedules)
+    session = _session(model)
+    return UsedSchedules(session.schedules, session.plans_text())
 
 
 def restore(model: torch.nn.Module) -> None:

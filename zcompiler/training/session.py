@@ -26,6 +26,7 @@ from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.machine.work import Work
 from zcompiler.options import Options, parse_options
+from zcompiler.plan.file import MadeFor, format_plans, with_given_plans
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
@@ -55,10 +56,12 @@ class Session:
     """What models compiled with the same options share. Lives as long as a graph or a parameter needs it."""
 
     def __init__(self, options: Options) -> None:
+        options, self.given_plans = with_given_plans(options)
         self.options = options
         self.machine = choose_machine(options.machine, os.environ, options.nvme[0])
         self.fallbacks: list[str] = []
         self.compute = usable_compute(options.compute, self.fallbacks)
+        self.made_for = MadeFor.of(options, str(self.machine), self.compute)
         self.compiler = RegionCompiler()
         self._lanes: dict[str, Lane] = {}
         self._stores: dict[str, Store] = {}
@@ -120,6 +123,10 @@ class Session:
     def next_graph(self) -> str:
         """The name of the graph that is planned next."""
         return f"graph{self.graphs}"
+
+    def plans_text(self) -> str:
+        """The plans of all graphs so far, as a file that can be given back."""
+        return format_plans(self.plans, self.made_for, self.options.tile)
 
     def unit_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: two models may have a layer of the same name."""

@@ -43,7 +43,8 @@ def dump(
         (output / path).parent.mkdir(parents=True, exist_ok=True)
         (output / path).write_text(text, encoding="utf-8")
         count += 1
-    echo(f"{count} files in {output}\n")
+    found.save_plan(output / "plan.json")
+    echo(f"{count + 1} files in {output}\n")
 
 
 def _together(found: Schedules, shown: show.Wanted) -> str:
