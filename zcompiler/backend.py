@@ -16,7 +16,8 @@ from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError
 from zcompiler.stages.around import Around
 from zcompiler.stages.dump import Dump, dump_plans, plan_text
-from zcompiler.stages.graph import Planned, Stages
+from zcompiler.stages.graph import Stages
+from zcompiler.stages.planned import Planned
 from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
@@ -153,4 +154,5 @@ def _around(session: Session) -> Around:
         note=session.note,
         made_for=session.made_for,
         given=session.given_plans,
+        holds=lambda: [one for plan in session.plans.values() for one in plan.holds],
     )

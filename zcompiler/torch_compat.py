@@ -6,10 +6,12 @@ import copy
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
@@ -298,6 +300,48 @@ def size_hint(size: int | torch.SymInt) -> int:
         return size
     hint = size.node.hint
     return int(hint) if hint is not None else 1
+
+
+def size_at(size: torch.SymInt, at: Mapping[str, int]) -> int:
+    """A symbolic size with the symbols of `at`, by name, at these values, and others as they were."""
+    expression = size.node.expr
+    hints = size.node.shape_env.backed_var_to_val
+    values = {s: at.get(str(s), hints.get(s)) for s in expression.free_symbols}
+    if None in values.values():  # not known before it runs
+        return size_hint(size)
+    return int(expression.xreplace({s: sympy.Integer(n) for s, n in values.items()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size that may change from call to call: `what` it is, as Python says it; its number `now`; and `size`, a size
+    with it."""
+
+    name: str
+    what: str
+    now: int
+    size: torch.SymInt
+
+
+def symbols_of(values: Iterable[object]) -> dict[str, Symbol]:
+    """The symbols, by name, in the shapes of these values whose numbers are known before a call."""
+    found: dict[str, Symbol] = {}
+    for value in values:
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if not isinstance(size, torch.SymInt):
+                continue
+            env = size.node.shape_env
+            for symbol in sorted(size.node.expr.free_symbols, key=str):
+                if (now := env.backed_var_to_val.get(symbol)) is not None and str(symbol) not in found:
+                    sources = [source.name for source in env.var_to_sources.get(symbol, ())]
+                    found[str(symbol)] = Symbol(str(symbol), (sources or [str(symbol)])[0], int(now), size)
+    return found
+
+
+def guard_at_most(symbol: Symbol, most: int) -> None:
+    """Have Dynamo use the graph in compilation only where a symbol is at most that: beyond, it compiles anew."""
+    (found,) = (s for s in symbol.size.node.expr.free_symbols if str(s) == symbol.name)
+    symbol.size.node.shape_env.evaluate_expr(found <= most)
 
 
 def cxx_compiler() -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import prod
 
 import torch
 import torch.fx
 
 from zcompiler.capture.cut import CASTS, is_parameter_view
-from zcompiler.torch_compat import is_wrapper, size_hint
+from zcompiler.torch_compat import is_wrapper, size_at
 
 _DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -19,11 +20,31 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def nbytes(value: object) -> int:
-    """Bytes of a (fake) tensor as it lies in memory; 0 for anything else. A symbolic size counts as its hint."""
+class Sizes:
+    """How large symbolic sizes are: as when the graph was captured, but for the symbols of `at`, by name."""
+
+    def __init__(self, at: Mapping[str, int] | None = None) -> None:
+        self._at = dict(at or {})
+        self._known: dict[object, int] = {}  # by expression, of which a graph has few
+
+    def of(self, size: int | torch.SymInt) -> int:
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        if expression not in self._known:
+            self._known[expression] = size_at(size, self._at)
+        return self._known[expression]
+
+    def elements(self, t: torch.Tensor) -> int:
+        return prod(map(self.of, t.shape))
+
+
+def nbytes(value: object, sizes: Sizes | None = None) -> int:
+    """Bytes of a (fake) tensor as it lies in memory; 0 for anything else. `sizes`: else symbols count as their
+    hints."""
     if not isinstance(value, torch.Tensor):
         return 0
-    return size_hint(value.numel()) * value.element_size()
+    return (sizes or Sizes()).elements(value) * value.element_size()
 
 
 def is_strided(value: object) -> bool:
@@ -57,11 +78,11 @@ def common_dtype(values: Iterable[object]) -> str:
     return names.pop() if len(names) == 1 else "mixed"
 
 
-def shape_of(value: object) -> tuple[int, ...] | None:
-    return tuple(size_hint(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
+def shape_of(value: object, sizes: Sizes | None = None) -> tuple[int, ...] | None:
+    return tuple(map((sizes or Sizes()).of, value.shape)) if isinstance(value, torch.Tensor) else None
 
 
-def working_memory(region: torch.fx.GraphModule) -> int:
+def working_memory(region: torch.fx.GraphModule, sizes: Sizes | None = None) -> int:
     """The most bytes a region holds besides its inputs and outputs when it is run node by node.
 
     A view holds nothing of its own but keeps its base. Fused code holds less, so this is an upper bound for it as
@@ -81,16 +102,16 @@ def working_memory(region: torch.fx.GraphModule) -> int:
     own: dict[torch.fx.Node, int] = {}
     for node in nodes:
         if node.op == "call_function" and node not in base and node not in handed_out:
-            own[node] = result_bytes(node)
+            own[node] = result_bytes(node, sizes)
             live += own[node]
             peak = max(peak, live)
         live -= sum(own.pop(dead, 0) for dead in dying.get(node, ()))
     return peak
 
 
-def result_bytes(node: torch.fx.Node) -> int:
+def result_bytes(node: torch.fx.Node, sizes: Sizes | None = None) -> int:
     value = node.meta.get("val")
-    return sum(nbytes(v) for v in value) if isinstance(value, tuple | list) else nbytes(value)
+    return sum(nbytes(v, sizes) for v in value) if isinstance(value, tuple | list) else nbytes(value, sizes)
 
 
 def aliases(node: torch.fx.Node) -> bool:

@@ -20,7 +20,8 @@ from zcompiler.plan.file import MadeFor, PlanFile
 from zcompiler.schedule.model import Schedule
 from zcompiler.stages.around import Around, states_per_parameter_byte
 from zcompiler.stages.dump import plan_text
-from zcompiler.stages.graph import Planned, Stages
+from zcompiler.stages.graph import Stages
+from zcompiler.stages.planned import Planned
 from zcompiler.torch_compat import compile_through_aot, is_fake, size_hint, strided_like
 from zcompiler.training.returned import with_returned_logits
 from zcompiler.training.tensors import why_not_managed, why_not_movable

@@ -13,7 +13,7 @@ from zcompiler.machine.parts import Parts
 from zcompiler.plan.beside import Used, room_beside, uses_of
 from zcompiler.plan.plan import Homes
 from zcompiler.schedule.model import Schedule
-from zcompiler.stages.graph import Planned
+from zcompiler.stages.planned import Planned
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,27 @@ def describe(placement: Placement) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Holds:
+    """A size that may change from call to call: its `symbol`, `what` it is, its number when the plan was made, and the
+    largest for which the plan stays below the limit, with the others at theirs; None where it does not matter."""
+
+    symbol: str
+    what: str
+    now: int
+    most: int | None
+
+    def __str__(self) -> str:
+        return f"{self.what} {'of any number' if self.most is None else f'up to {self.most}'} (planned at {self.now})"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What the passes are told. `prefetch` is in bytes; `peak` gives bytes by tier as the finished schedule needs;
     `least` is the smallest limit that would have done, as far as the planner tried. `moved`: about the bytes that a
     step moves for model states; `saved`: those of activations that forward leaves to backward; `seconds`: what a step
     takes, where a machine was given. `activations` are all decided; `form` says what regions take for parameters: them
     as they rest ("plain"), their rows ("rows"), or their cast copies ("low"). `taken`: bytes of the limit that others
-    hold; `trains`: whether there is a backward.
+    hold; `trains`: whether there is a backward; `holds`: for which sizes, where some are symbols.
     """
 
     placement: Placement
@@ -76,6 +90,7 @@ class Plan:
     form: str = "plain"
     taken: int = 0
     trains: bool = True
+    holds: tuple[Holds, ...] = ()
 
     def uses(self, tier: str) -> bool:
         """Whether anything rests there."""

@@ -41,7 +41,8 @@ class Question:
     use; `gradients` maps gradient values to buckets; `fixed` are the homes, by bucket and kind, that earlier graphs
     chose; `taken` the bytes of the limit that other graphs and models hold; `fixed_activations` those that have to stay
     in memory; `stored` the buckets that hold the same parameters in parts, which rest in the store as one. With a
-    `machine` plans are priced by its time; `works` has what each run asks of it."""
+    `machine` plans are priced by its time; `works` has what each run asks of it. `sizes` says, for an error,
+    which sizes it is for, of those that may change from call to call."""
 
     bare: Callable[[Placement], Schedule]
     buckets: Sequence[str]
@@ -52,6 +53,7 @@ class Question:
     stored: frozenset[str] = frozenset()
     machine: Machine | None = None
     works: Mapping[str, Work] = field(default_factory=dict)
+    sizes: str = ""
 
 
 def make_plan(asked: Question, options: Options, compute: str, store: str, evaluate: Evaluate) -> Plan:
@@ -92,7 +94,7 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
             break
     trains = any(region.phase == "bwd" for region in bare.regions)
     if not found:
-        raise _refusal(tried, options, store, asked.taken, trains)
+        raise _refusal(tried, asked, options, (compute, store), trains)
     moved, placement, why = min(found, key=lambda f: f[0])
 
     def finished(prefetch: int) -> _Finished:
@@ -265,8 +267,13 @@ def _seconds(
 
 
 def _refusal(
-    tried: Sequence[tuple[int, str, Placement]], options: Options, store: str, taken: int, trains: bool
+    tried: Sequence[tuple[int, str, Placement]],
+    asked: Question,
+    options: Options,
+    tiers: tuple[str, str],
+    trains: bool,
 ) -> DoesNotFit:
+    (compute, store), taken = tiers, asked.taken
     most, where, placement = min(tried, key=lambda t: t[0])
     enough = -(-most // MIB)
     forced = [k for k in KINDS if getattr(options.place, k) == "host"]
@@ -277,12 +284,15 @@ def _refusal(
         remedy += f", or let {' and '.join(forced)} rest on {store} (option place)"
     elif taken:
         remedy += f", or let what comes first rest on {store}, too (option place)"
+    if asked.sizes and any(compute in homes.values() for homes in asked.fixed.values()):
+        remedy += ", or call the largest batch first: what a smaller one has left room for stays in memory"
     if options.plan is not None:
         remedy += ", or leave out option plan, so that another one is looked for"
     others = f", {format_bytes(taken)} of it for what other graphs and models hold" if taken else ""
+    sizes = f" for {asked.sizes}" if asked.sizes else ""
     what = "the least any placement needs is" if options.plan is None else "the given plan needs"
     return DoesNotFit(
-        f"memory={format_bytes(options.memory)} is too small: {what} {format_bytes(most)}"
+        f"memory={format_bytes(options.memory)} is too small{sizes}: {what} {format_bytes(most)}"
         f"{others}, at {where} ({describe(placement)}). {remedy}",
         most,
     )

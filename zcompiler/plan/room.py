@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from zcompiler.analyse.sizes import nbytes
+from zcompiler.analyse.sizes import Sizes, nbytes
 from zcompiler.capture.cut import Cut
 from zcompiler.schedule.model import Op, Region, Schedule
 
@@ -61,8 +61,8 @@ def with_releases(schedule: Schedule) -> Schedule:
     return Schedule(schedule.name, schedule.tiers, schedule.values, tuple(regions), schedule.rank, schedule.world)
 
 
-def more_to_sum(cut: Cut, whole: str) -> int:
+def more_to_sum(cut: Cut, whole: str, sizes: Sizes) -> int:
     """What adding parts up takes besides the sum: those of 16 bits are added in 32, and then rounded."""
     fake = cut.fakes[whole]
     narrow = isinstance(fake, torch.Tensor) and fake.dtype.itemsize < 4
-    return 2 * nbytes(fake) if narrow and cut.joins[whole].axis is None else 0
+    return 2 * nbytes(fake, sizes) if narrow and cut.joins[whole].axis is None else 0

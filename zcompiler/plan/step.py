@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zcompiler.analyse.buckets import Bucket
-from zcompiler.analyse.sizes import dtype_name, is_plain, is_strided, nbytes, shape_of, working_memory
+from zcompiler.analyse.sizes import Sizes, dtype_name, is_plain, is_strided, nbytes, shape_of, working_memory
 from zcompiler.analyse.work import work_of
 from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
@@ -81,13 +81,14 @@ def bare_step(
     tiers: tuple[Tier, ...],
     states: dict[str, int],
     fused: bool,
+    sizes: Sizes | None = None,
 ) -> Step:
     """The schedule of `captured` before any pass: only runs, and releases of what they leave behind.
 
     `states` gives the bytes of optimizer state of each bucket; they take part so that a plan counts them. `fused`:
-    whether Inductor compiles the regions.
+    whether Inductor compiles the regions. With `sizes` it is that for these sizes of symbols, without the works.
     """
-    return _Builder(name, captured, buckets, tiers, states, fused).build()
+    return _Builder(name, captured, buckets, tiers, states, fused, sizes).build()
 
 
 class _Builder:
@@ -99,8 +100,9 @@ class _Builder:
         tiers: tuple[Tier, ...],
         states: dict[str, int],
         fused: bool,
+        sizes: Sizes | None,
     ) -> None:
-        self.fused = fused
+        self.fused, self.priced, self.sizes = fused, sizes is None, sizes or Sizes()
         self.works: dict[str, Work] = {}
         self.name, self.captured, self.buckets, self.tiers, self.states = name, captured, buckets, tiers, states
         self.compute = next(t.name for t in tiers if t.compute)
@@ -148,6 +150,12 @@ class _Builder:
                     fixed[value] = None
         return saved, tuple(fixed)
 
+    def _nbytes(self, fake: object) -> int:
+        return nbytes(fake, self.sizes)
+
+    def _value(self, name: str, kind: str, fake: object) -> Value:
+        return Value(name, kind, dtype_name(fake), self._nbytes(fake), shape_of(fake, self.sizes))
+
     def _add(self, value: Value) -> str:
         name, count = value.name, 1
         while name in self.values:
@@ -175,7 +183,7 @@ class _Builder:
                 name = self.captured.inputs[position].name if position is not None else local
                 fake = cut.fakes[local]
                 kind = "act" if local in incoming else "input"
-                names.values[local] = self._add(Value(name, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
+                names.values[local] = self._add(self._value(name, kind, fake))
 
     def _incoming(self, cut: Cut) -> set[str]:
         """Backward's inputs that are neither forward's inputs nor saved by it: the incoming gradients."""
@@ -226,7 +234,7 @@ class _Builder:
             whole = (
                 bucket.whole
                 if len(members) == len(bucket.positions) and bucket.tile is None
-                else sum(nbytes(backward.fakes[local]) for local, _ in members)
+                else sum(self._nbytes(backward.fakes[local]) for local, _ in members)
             )
             title = f"{bucket.tile.name if bucket.tile else name}:grad"
             value = self._add(Value(title, "grad", bucket.resting, whole, home=self.compute))
@@ -254,7 +262,7 @@ class _Builder:
                     writes[names.grads[local][0]] = None
                     continue
                 if (whole := joined.get(local)) is not None:
-                    put_together += nbytes(cut.fakes[local]) + more_to_sum(cut, whole)
+                    put_together += self._nbytes(cut.fakes[local]) + more_to_sum(cut, whole, self.sizes)
                     local = whole
                     if local in names.grads:
                         writes[names.grads[local][0]] = None
@@ -264,7 +272,7 @@ class _Builder:
                 value = storages.get(root) or names.values.get(root)
                 if value is None or (whole is None and local in outputs and self.values[value].kind == "act"):
                     fake, kind = cut.fakes[root], "output" if root in handed_out else "act"
-                    new = self._add(Value(local, kind, dtype_name(fake), nbytes(fake), shape_of(fake)))
+                    new = self._add(self._value(local, kind, fake))
                     if value is None:
                         storages[root] = new
                     value = new
@@ -274,11 +282,12 @@ class _Builder:
                 names.values[local] = value
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
-            work = work_of(region.module, self.fused)
-            self.works[title] = replace(work, moved=work.moved + 2 * put_together)
+            if self.priced:
+                work = work_of(region.module, self.fused)
+                self.works[title] = replace(work, moved=work.moved + 2 * put_together)
             run = Op(
                 "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
-                work=working_memory(region.module) + put_together,
+                work=working_memory(region.module, self.sizes) + put_together,
             )  # fmt: skip
             self.regions.append(Region(title, (run,)))
         return replace(names, regions=tuple(region_names))

@@ -11,6 +11,7 @@ from zcompiler.machine.machine import Machine
 from zcompiler.machine.parts import Parts
 from zcompiler.options import OPTIMIZER_STATES, Options
 from zcompiler.plan.file import MadeFor, PlanFile
+from zcompiler.plan.plan import Holds
 from zcompiler.schedule.model import Tier
 
 
@@ -24,7 +25,7 @@ class Around:
     `decided` the homes, by kind, that earlier graphs chose for it; `taken` the bytes of the limit that parameters
     other than these hold at rest, with their gradients and states. `notices_edits`: whether the store tells when a
     mapped file is written. `note` is told of fallbacks. `given` are the plans that the user has given, if any,
-    `made_for` what those that are made here are for.
+    `made_for` what those that are made here are for; `holds` gives the sizes for which earlier plans hold.
     """
 
     options: Options
@@ -39,6 +40,7 @@ class Around:
     note: Callable[[str], None]
     made_for: MadeFor
     given: PlanFile | None = None
+    holds: Callable[[], Sequence[Holds]] = tuple
 
     @property
     def fused(self) -> bool:

@@ -8,13 +8,14 @@ from functools import cached_property
 from typing import Any
 
 from zcompiler.analyse.buckets import Bucket, buckets_of
+from zcompiler.analyse.sizes import Sizes
 from zcompiler.capture.captured import Captured
 from zcompiler.capture.low import with_low_parameters
 from zcompiler.options import Options
 from zcompiler.plan.plan import Placement
 from zcompiler.plan.saved import with_room_for_copies, without_saved
 from zcompiler.plan.step import Step, bare_step
-from zcompiler.schedule.model import Tier
+from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.stages.around import Around, states_per_parameter_byte
 
 Decided = Callable[[int], tuple[tuple[str, str], ...]]  # Dynamo position -> (kind of state, its home), where known
@@ -42,16 +43,26 @@ class Form:
     def options(self) -> Options:
         return self._around.options
 
+    def at(self, sizes: Sizes, placement: Placement) -> Schedule:
+        """As `placed`, with other sizes for symbols."""
+        return self._placed(self._step(sizes), placement).schedule
+
     @cached_property
     def step(self) -> Step:
+        return self._step(None)
+
+    def _step(self, sizes: Sizes | None) -> Step:
         factor = states_per_parameter_byte(self._around.options)
         trains = self.captured.backward is not None
         states = {b.name: b.whole * factor for b in self.buckets if trains and not b.has_tiles}
-        return bare_step(self.name, self.captured, self.buckets, self._tiers, states, self._around.fused)
+        return bare_step(self.name, self.captured, self.buckets, self._tiers, states, self._around.fused, sizes)
 
     def placed(self, placement: Placement) -> Step:
         """The same for a placement, with room for what the user's choice of activations needs."""
-        step = self.step.placed(placement)
+        return self._placed(self.step, placement)
+
+    def _placed(self, step: Step, placement: Placement) -> Step:
+        step = step.placed(placement)
         if not self._counted:
             return replace(step, schedule=without_saved(step.schedule))
         return with_room_for_copies(step) if self._around.options.activations.offload else step

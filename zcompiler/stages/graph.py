@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx
 
-from zcompiler.analyse.buckets import Bucket, buckets_of
+from zcompiler.analyse.buckets import buckets_of
 from zcompiler.capture.captured import Captured, Input, Tilings, cut_inference, name_inputs, partition_and_cut
 from zcompiler.capture.loss import tile_losses
 from zcompiler.capture.tile import copied
@@ -22,38 +23,15 @@ from zcompiler.plan.choose import choose_activations
 from zcompiler.plan.file import GivenPlan
 from zcompiler.plan.plan import KINDS, Plan
 from zcompiler.plan.planner import Question, make_plan
-from zcompiler.plan.step import Step
 from zcompiler.schedule.model import Schedule
 from zcompiler.stages.around import Around, tiers_of
 from zcompiler.stages.form import Form
 from zcompiler.stages.given import check_given
+from zcompiler.stages.planned import Planned
+from zcompiler.stages.range import sizes_now, with_range
 from zcompiler.torch_compat import joint_passes
 
 _Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A graph behind the planner: `step` is its schedule for the plan's placement before any pass; `taken` the bytes of
-    the limit that others hold."""
-
-    name: str
-    captured: Captured
-    buckets: tuple[Bucket, ...]
-    step: Step
-    plan: Plan
-    taken: int
-
-    def scheduled(self, on_pass: Callable[[str, Schedule], None]) -> Schedule:
-        """The finished schedule; `on_pass` gets its title and what it was like before, after each pass, and in the end.
-
-        PassError as for `run_pipeline`.
-        """
-        on_pass("bare", self.step.schedule)
-        with stage(f"{self.name}: passes"):
-            schedule = run_pipeline(self.step.schedule, parse_pipeline(self.plan.pipeline), on_pass)
-        on_pass("final", schedule)
-        return schedule
 
 
 class Stages:
@@ -76,6 +54,7 @@ class Stages:
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]:
         """Forward and backward. DoesNotFit with the smallest limit that would do."""
         captures: dict[frozenset[str], _Capture] = {}
+        memory = self.around.options.memory
         units = list(dict.fromkeys(i.unit for i in self.named if i.unit is not None))
 
         def capture(activations: Activations) -> _Capture:
@@ -100,16 +79,19 @@ class Stages:
 
         if (given := self._given(name)) is not None:
             found = capture(given.activations)
-            return found[0], found[1], self._planned(name, found[2], found[3], given.activations, given=given)
+            made_so = self._planned(name, found[2], found[3], given.activations, given=given)
+            return found[0], found[1], with_range(made_so, memory)
         (made, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
-        return made[0], made[1], replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
+        chosen = replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
+        return made[0], made[1], with_range(chosen, memory)
 
     def inference(self, name: str, graph_module: torch.fx.GraphModule) -> Planned:
         """A graph that has no backward. DoesNotFit with the smallest limit that would do."""
         if self.around.fused:
             graph_module = joint_passes(graph_module)
         cuts = cut_inference(graph_module, self.named, self.tilings, self.around.fused)
-        return self._planned(name, *cuts, Activations(), given=self._given(name))
+        planned = self._planned(name, *cuts, Activations(), given=self._given(name))
+        return with_range(planned, self.around.options.memory)
 
     def parameters(self, planned: Planned) -> list[torch.Tensor]:
         """Those that the plan places."""
@@ -137,7 +119,8 @@ class Stages:
         with stage(f"{name}: plan"):
             form, plan = self._plan(plain, rows, taken) if given is None else self._as_given(given, plain, rows, taken)
         plan = replace(plan, form=form.kind)
-        return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan, taken)
+        at = partial(form.at, placement=plan.placement)
+        return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan, taken, at)
 
     def _plan(self, plain: Form, rows: Form, taken: int) -> tuple[Form, Plan]:
         """Parameters that stay in memory are used as they are. Where they have to go, what tiles need is gathered
@@ -205,7 +188,7 @@ class Stages:
             bare, names = lambda p: form.placed(p).schedule, tuple(fixed)
             asked = Question(
                 bare, names, form.step.gradients, fixed, taken, form.step.fixed, stored,
-                self.around.machine, form.step.works,
+                self.around.machine, form.step.works, sizes_now(form.captured, self.around.holds()),
             )  # fmt: skip
             return make_plan(asked, options, parts.compute, parts.store, _evaluate)
 

@@ -216,6 +216,7 @@ class Session:
             fallbacks=tuple(self.fallbacks),
             late=self.late_steps - then.late,
             machine=str(self.machine),
+            holds={name: tuple(map(str, plan.holds)) for name, plan in self.plans.items() if plan.holds},
         )
 
     def reset_stats(self) -> None:

@@ -23,6 +23,8 @@ class Stats:
     gradients in the making); `planned_peak`: what the plan expected at most, region temporaries included. `hidden` and
     `exposed`: seconds in which a lane worked while computing went on, and in which computing waited for it.
     `regions_compiled`: distinct regions. `fallbacks`: what could not be done as asked, in words.
+    `holds`: by graph, up to which sizes its plan stays below the limit, where sizes change from call to call; for
+    larger ones another graph is planned.
     `late`: steps whose update went on beside the forward after them. `machine`: the one that is planned for, and where
     its figures come from.
     """
@@ -40,6 +42,7 @@ class Stats:
     fallbacks: tuple[str, ...]
     late: int
     machine: str
+    holds: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(slots=True)
