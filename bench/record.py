@@ -36,7 +36,30 @@ def _origin() -> dict[str, Any]:
     else:
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "zcompiler", "runtime_ext", "bench"])
         name = commit.stdout.strip() + ("+changed" if changed.returncode else "")
-    return {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0)), "commit": name}
+    return {"torch": torch.__version__, "commit": name, **machine(), "spec": _spec(sys.argv)}
+
+
+def machine() -> dict[str, Any]:
+    """The processor, how many of its cores this process may use, and bytes of memory."""
+    known = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    nbytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpu": known[0] if known else "unknown", "cores": len(os.sched_getaffinity(0)), "memory_bytes": nbytes}
+
+
+def _spec(argv: list[str]) -> str:
+    """What was asked for, without the folder on the disk, which says nothing to others."""
+    kept: list[str] = []
+    given = iter(argv[1:])
+    for word in given:
+        if word == "--nvme":
+            next(given, None)
+        elif not word.startswith("--nvme="):
+            kept.append(word)
+    return " ".join(kept)
+
+
+def _lines(file: str) -> list[str]:
+    return Path(file).read_text().splitlines() if Path(file).exists() else []
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -9,16 +9,17 @@ The last line is JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import mmap
 import os
 import statistics
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from bench.record import record
 from runtime_ext.nvme.segment import CHUNK
 from zcompiler.cli.calibrate.disk import Stored
 from zcompiler.cli.calibrate.samples import seconds
@@ -94,7 +95,7 @@ def main() -> None:
                     rates[name][which].append(rate)
     stored.close()
 
-    result: dict[str, object] = {"mib": options.mib, "rounds": options.rounds, "threads": options.threads}
+    result: dict[str, Any] = {"mib": options.mib, "rounds": options.rounds, "threads": options.threads}
     print(f"{'':8}{'plain GB/s':>12}{'store GB/s':>12}{'ratio':>8}{'':4}plain, lowest to highest")
     for name, (direct, through) in rates.items():
         slow, fast = statistics.median(direct), statistics.median(through)
@@ -102,7 +103,7 @@ def main() -> None:
         result[name] = {"plain": round(slow / 1e9, 3), "store": round(fast / 1e9, 3), "ratio": round(ratio, 3)}
         spread = f"{min(direct) / 1e9:.2f} to {max(direct) / 1e9:.2f}"
         print(f"{name:8}{slow / 1e9:12.2f}{fast / 1e9:12.2f}{ratio:8.2f}{'':4}{spread}")
-    print(json.dumps(result))
+    record("store", **result)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@
 (`depth` equal layers of `width`, `tokens` rows). With `read_rate` and `write_rate`, zinf's transfers take as long
 as at that many bytes a second. "predict" tells what a step would cost on the machine in the file `machine`.
 A step is forward, backward and optimizer; "passes" leaves the optimizer out; "plan" tells what was planned. The first
-two answer with the loss and with each phase apart: seconds, and for zinf, from the second on, bytes on nvme by kind and
-hidden and exposed seconds by lane.
+two answer with the loss, with the most memory that the process held over what it held before "load" (`peak`, bytes;
+null where the kernel does not tell), and with each phase apart: seconds, and for zinf, from the second on, bytes on
+nvme by kind and hidden and exposed seconds by lane. "ends" tells between which limits a choice makes a difference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ from bench.serve import serve
 from bench.slow_disk import SlowTransfers
 from runtime_ext.nvme import NvmeStore, Syscalls
 from zcompiler.cli.demo_child import RATE, model_file, token_batches
+from zcompiler.cli.measure import peak_rss, reset_peak_rss, rss
+from zcompiler.errors import DoesNotFit
+from zcompiler.schedule.model import Schedule
 from zcompiler.training import session
 
 STEADY = 4  # simulated steps, so that what one leaves over to the next is in it
@@ -48,11 +53,12 @@ class Trainer:
         if calls:
             # The store is made inside torch.compile, where a slower disk cannot be handed in.
             session.NvmeStore = partial(NvmeStore, calls=Syscalls(**calls))  # type: ignore[misc, assignment, arg-type]
-        kind = {"smollm2": _smollm2, "mlp": _mlp}[settings["model"]]
+        kind = MODELS[settings["model"]]
         self._build, self._batches, self._loss = kind(settings)
         self._ran = False
 
     def load(self) -> dict[str, Any]:
+        self._before = rss()
         module = self._build()
         module.train()
         side = self.settings["side"]
@@ -77,30 +83,64 @@ class Trainer:
         return {"least": least, "reasons": [line for plan in plans.values() for line in plan.reasons]}
 
     def predict(self) -> dict[str, Any]:
-        """What the next step costs on the machine in the file `machine`: what zinf's simulator says."""
+        """What the next step costs on the machine in the file `machine`: what zinf's simulator says, and what the
+        optimizer takes for what it updates where it is."""
         from zcompiler.machine.file import read_machine
-        from zcompiler.training.predicted import predicted_step
-        from zcompiler.training.registry import records_of
+        from zcompiler.plan.price import step_timeline
+        from zcompiler.training.predicted import Known, predicted
 
         machine = read_machine(Path(self.settings["machine"]))
-        found = predicted_step(records_of(self.model.parameters())[0].unit.session, machine, steps=STEADY)
-        last = [seconds for _, seconds in found.phases()][-3:]
+        here = session.session_for(self.settings["options"])
+        update = here.schedules.get("update")
+        streamed = sum(v.nbytes for v in update.values if v.kind == "param") if update is not None else 0
+        in_place = machine.update_seconds(sum(p.nbytes for p in self.model.parameters()) - streamed)
+        if update is not None:
+            known, steps = Known.of(here), STEADY
+            try:
+                found = predicted(known, machine, steps=steps)
+            except MemoryError:  # at some limits the simulator cannot go where the runtime can; `peak` says so
+                free = {name: _without_budgets(schedule) for name, schedule in known.schedules.items()}
+                found = predicted(replace(known, schedules=free), machine, steps=steps)
+            last = [seconds for _, seconds in found.phases()][-3:]
+            seconds = dict(zip(("forward", "backward", "optimizer"), last, strict=True))
+            seconds["optimizer"] += in_place
+        else:
+            ((name, schedule),) = here.schedules.items()
+            found, steps = step_timeline(schedule, here.works[name], None, False, machine), 1
+            seconds = {"forward and backward": found.seconds, "optimizer": in_place}
         return {
-            "seconds": dict(zip(("forward", "backward", "optimizer"), last, strict=True)),
-            "exposed": {lane: seconds / STEADY for lane, seconds in found.exposed.items()},
-            "moved": {lane: size / STEADY for lane, size in found.moved.items()},
+            "seconds": seconds,
+            "exposed": {lane: waited / steps for lane, waited in found.exposed.items()},
+            "moved": {lane: size / steps for lane, size in found.moved.items()},
+            "peak": found.peak["host"],
         }
+
+    def ends(self) -> dict[str, Any]:
+        """Bytes: the smallest limit that some placement stays inside, and what a step holds when nothing moves."""
+        import zcompiler
+        from zcompiler.schedule.memory import peak
+
+        batch, whole = next(self._batches), _Whole(self.model, self._loss)
+        found = zcompiler.schedule(whole, batch, options={"memory": 1 << 50}, update=False)
+        least = most = max(peak(graph.final)["host"][0] for graph in found.graphs)
+        try:
+            zcompiler.schedule(whole, batch, options={"memory": 1 << 16}, update=False)
+        except DoesNotFit as refusal:
+            least = refusal.least
+        return {"least": least, "most": most}
 
     def _run(self, update: bool) -> dict[str, Any]:
         batch = next(self._batches)
         losses: list[torch.Tensor] = []
+        counted = reset_peak_rss()
         phases = {"forward": self._phase(lambda: losses.append(self._loss(self.model, batch)))}
         phases["backward"] = self._phase(losses[0].backward)
         if update:
             phases["optimizer"] = self._phase(self.optimizer.step)
         self.optimizer.zero_grad()
         self._ran = True
-        return {"loss": losses[0].item(), "phases": phases}
+        most = peak_rss() - self._before if counted else None
+        return {"loss": losses[0].item(), "peak": most, "phases": phases}
 
     def _phase(self, work: Callable[[], Any]) -> dict[str, Any]:
         before = self._counters()
@@ -125,6 +165,21 @@ class Trainer:
             "hidden": dict(stats.hidden),
             "exposed": dict(stats.exposed),
         }
+
+
+def _without_budgets(schedule: Schedule) -> Schedule:
+    return replace(schedule, tiers=tuple(replace(tier, budget=None) for tier in schedule.tiers))
+
+
+class _Whole(torch.nn.Module):
+    """A model together with its loss, of a batch."""
+
+    def __init__(self, model: torch.nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.model, batch)
 
 
 def _smollm2(settings: Mapping[str, Any]) -> Kind:
@@ -155,9 +210,12 @@ def _mlp(settings: Mapping[str, Any]) -> Kind:
     return build, batches(), lambda model, x: model(x).square().mean()
 
 
+MODELS: Mapping[str, Callable[[Mapping[str, Any]], Kind]] = {"smollm2": _smollm2, "mlp": _mlp}
+
+
 def _prepare(settings: dict[str, Any]) -> dict[str, Callable[[], dict[str, Any]]]:
     trainer = Trainer(settings)
-    names = ("load", "step", "passes", "plan", "predict")
+    names = ("load", "step", "passes", "plan", "predict", "ends")
     return {name: getattr(trainer, name) for name in names}
 
 

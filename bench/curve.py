@@ -1,0 +1,154 @@
+"""How long is a step at every limit, and is it as long as predicted?
+
+    python -m bench.curve [--points 10] [--rounds 3] [--model smollm2] [--tokens 512] [--nvme /path/on/a/disk]
+
+From the smallest limit that some placement stays inside to the one at which nothing has to move, in equal ratios. At
+each, zinf trains in a process of its own beside torch.compile as it is, which stays alive and takes turns with it, two
+steps at a time; only one model in a limit is in memory beside Inductor's. What the machine can do is measured once
+(`zinf calibrate`), and each step is predicted from it and from the schedules alone before it is measured. What must
+hold at each limit, of the medians:
+
+    step, and the bytes it moves, between 0.8 and 1.25 of what was predicted
+    memory held over what the process held before the model <= 1.1 * limit + 200 MiB
+
+A limit at which no step could be made is told, and holds nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.predict import NEAR, calibrate
+from bench.record import disk_folder, entry, parser, record
+from bench.step import PHASES, moved, whole
+from bench.turns import Child, Ended
+from zcompiler.schedule.sizes import parse_bytes
+
+WARM = 3  # compiling, the first update, the first late one
+IN_A_ROW = 2  # what a late update leaves over is paid by the step after it
+MIB = 1 << 20
+SMALL = {"depth": 4, "width": 256}  # of the mlp
+
+Point = Mapping[str, Any]
+
+
+def main() -> bool:
+    arguments = parser(__doc__)
+    arguments.add_argument("--points", type=int, default=10)
+    arguments.add_argument("--limits", nargs="+", help="these instead of --points")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--model", choices=("smollm2", "mlp"), default="smollm2")
+    given = arguments.parse_args()
+    folder = disk_folder(given.nvme)
+    settings = {"model": given.model, "tokens": given.tokens, "threads": given.threads, **SMALL}
+    wanted = [parse_bytes(limit) for limit in given.limits or ()] or limits(given.points, _ends(settings))
+    points: list[Point] = []
+    with ExitStack() as stack:
+        machine = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "machine.toml"
+        calibrate(folder, machine)
+        inductor = stack.enter_context(Child("inductor", "bench.trainer", {**settings, "side": "inductor"}))
+        inductor.ask("load")
+        for _ in range(WARM):
+            inductor.ask("step")
+        for memory in wanted:
+            options = {"memory": memory, "nvme": folder}
+            side = {**settings, "side": "zinf", "machine": str(machine), "options": options}
+            try:
+                point = measured(memory, side, inductor, given.rounds)
+            except Ended as ended:
+                point = {"memory": memory, "error": reason(ended), "holds": False}
+            points.append(point)
+            record("curve", model=given.model, tokens=given.tokens, rounds=given.rounds, **point)
+    return report(points, f"{given.model}, {given.tokens} tokens, {given.rounds} rounds")
+
+
+def limits(points: int, ends: Mapping[str, int]) -> list[int]:
+    """Bytes, in whole MiB and equal ratios, both ends included: the least first."""
+    least, most = -(-ends["least"] // MIB), -(-ends["most"] // MIB)
+    ratio = most / least
+    between = (round(least * ratio ** (i / (points - 1))) for i in range(1, points - 1))
+    return [mib * MIB for mib in dict.fromkeys((least, *between, most))]
+
+
+def reason(ended: Ended) -> str:
+    """The line of a child's last words that names the error."""
+    lines = [line.strip() for line in str(ended).splitlines()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|DoesNotFit)\b", line)]
+    return named[-1] if named else lines[-1]
+
+
+def _ends(settings: Mapping[str, Any]) -> Mapping[str, int]:
+    with Child("ends", "bench.trainer", {**settings, "side": "plain"}) as child:
+        child.ask("load")
+        return child.ask("ends")
+
+
+def measured(memory: int, side: Mapping[str, Any], inductor: Child, rounds: int) -> Point:
+    """One limit: what was predicted, what was measured, and whether it holds. Ended where zinf could make no step."""
+    steps: dict[str, list[Point]] = {"zinf": [], "inductor": []}
+    with Child(f"zinf at {memory / MIB:.0f} MiB", "bench.trainer", side) as zinf:
+        zinf.ask("load")
+        for _ in range(WARM):
+            zinf.ask("step")
+        predicted = zinf.ask("predict")
+        children = {"zinf": zinf, "inductor": inductor}
+        for number in range(rounds):
+            for name in list(children)[:: 1 if number % 2 else -1]:
+                steps[name] += [children[name].ask("step") for _ in range(IN_A_ROW)]
+    return point_of(memory, predicted, steps)
+
+
+def point_of(memory: int, predicted: Point, steps: Mapping[str, Sequence[Point]]) -> Point:
+    """The medians of the steps beside what was predicted. Seconds and bytes."""
+    seconds = {name: statistics.median(map(whole, done)) for name, done in steps.items()}
+    nbytes = statistics.median(sum(moved(step["phases"][name]) for name in PHASES) for step in steps["zinf"])
+    held = [step["peak"] for step in steps["zinf"] if step["peak"] is not None]
+    point = {
+        "memory": memory,
+        "seconds": seconds["zinf"],
+        "inductor": seconds["inductor"],
+        "predicted": sum(predicted["seconds"].values()),
+        "moved": nbytes,
+        "predicted_moved": sum(predicted["moved"].values()),
+        "peak": max(held, default=None),
+        "predicted_peak": predicted["peak"],
+    }
+    near = 1 / NEAR <= point["seconds"] / point["predicted"] <= NEAR
+    same = point["moved"] <= NEAR * point["predicted_moved"] and point["predicted_moved"] <= NEAR * point["moved"]
+    inside = point["peak"] is None or point["peak"] <= 1.1 * memory + 200 * MIB
+    return {**point, "holds": near and same and inside}
+
+
+def report(points: Sequence[Point], title: str) -> bool:
+    """Print a row for each limit, and whether all hold."""
+    table = Table(title=title)
+    for heading in ("memory", "step", "predicted", "Inductor", "moved", "held", "predicted", ""):
+        table.add_column(heading, justify="right")
+    for point in points:
+        memory = f"{point['memory'] / MIB:.0f} MiB"
+        if "error" in point:
+            table.add_row(memory, *[""] * 6, "[red]no step[/red]")
+            continue
+        times = [f"{point[name]:.2f} s" for name in ("seconds", "predicted", "inductor")]
+        held = ["-" if n is None else f"{n / MIB:.0f} MiB" for n in (point["peak"], point["predicted_peak"])]
+        verdict = "[green]yes[/green]" if point["holds"] else "[red]no[/red]"
+        table.add_row(memory, *times, f"{point['moved'] / 1e9:.2f} GB", *held, verdict)
+    console = Console()
+    console.print(table)
+    for point in points:
+        if "error" in point:
+            console.print(f"{point['memory'] / MIB:.0f} MiB: {point['error']}", markup=False, soft_wrap=True)
+    return all(point["holds"] for point in points)
+
+
+if __name__ == "__main__":
+    entry(main)
