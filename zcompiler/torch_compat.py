@@ -424,11 +424,11 @@ def copy_without_bytes(module: torch.nn.Module, mode: Any) -> tuple[torch.nn.Mod
 
 
 def compile_apart(module: torch.nn.Module, backend: Callback) -> Callback:
-    """torch.compile, whose compiled code does not count against the limit of others for the same functions, where
-    torch (2.13) can do that."""
+    """torch.compile for one set of sizes, whatever the same functions have been called with in this process. Where
+    torch (2.13) can do that, its code does not count against the limit of others for the same functions."""
     known = inspect.signature(torch.compile).parameters
     apart: dict[str, Any] = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
-    return torch.compile(module, backend=backend, **apart)
+    return torch.compile(module, backend=backend, dynamic=False, **apart)
 
 
 def each_tensor(change: Callback, tree: Any) -> Any:
