@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -55,6 +56,15 @@ def _limit(folder: PurePosixPath, version: int, read: Reader) -> MemoryLimit | N
     except FileNotFoundError:
         return None
     return MemoryLimit(str(folder), version, int(limit), left)
+
+
+def anonymous_memory(read: Reader = read_file) -> int | None:
+    """Bytes of its own memory that this process holds, mapped files left out; None where the kernel does not tell."""
+    try:
+        _, resident, shared, *_ = read("/proc/self/statm").split()
+    except OSError:
+        return None
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cgroups(read: Reader) -> Iterator[tuple[PurePosixPath, int]]:

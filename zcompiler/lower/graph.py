@@ -50,7 +50,7 @@ class CompiledGraph:
         compute: str,
         note: Callable[[str], None],
         measured: Callable[[int, int], None],
-        between_phases: Callable[[], None],
+        between_phases: Callable[[bool], None],
         backward_ended: Callable[[], None],
     ) -> None:
         self.captured, self.buckets, self.step, self.schedule = captured, tuple(buckets), step, schedule
@@ -187,7 +187,7 @@ class CompiledGraph:
         call.end()
         if last:
             call.close()
-        self.between_phases()
+        self.between_phases(last and self.trains)
         return results
 
     def _passed_through(self, call: GraphCall, name: str) -> Any:

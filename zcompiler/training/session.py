@@ -32,21 +32,19 @@ from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
 from zcompiler.stages.around import states_per_parameter_byte, tiers_of
 from zcompiler.stages.dump import Dump
-from zcompiler.torch_compat import trim_memory
 from zcompiler.training.activations import ActivationRoom
 from zcompiler.training.ordering import Uses
 from zcompiler.training.registry import record_of, running_trace
 from zcompiler.training.statistics import Baseline, Ledger, Stats, by_kind
 from zcompiler.training.told import tell_session
+from zcompiler.training.trimming import Trimming
 
 if TYPE_CHECKING:
     from zcompiler.training.resting import Unit
 
 
-# What an arena keeps of its free pages between phases: giving all back would fault it all in again.
+# What an arena keeps of its free pages when it gives them back: all of them would be faulted in again.
 _KEPT = 32 << 20
-# How much may be freed inside a phase before the system gets it back. A trim takes some ten milliseconds.
-_TRIM_AFTER = 96 << 20
 
 
 _LEAST_STAGED = 64 << 10
@@ -84,7 +82,7 @@ class Session:
         self.graphs = 0
         self.steps = 0
         self.peak = 0
-        self._freed = 0
+        self._trimming = Trimming(options.memory)
         self.late_steps = 0
         self.uses = Uses()
         self.ledger = Ledger()
@@ -183,21 +181,26 @@ class Session:
 
     def freed(self, nbytes: int) -> None:
         """Told of memory that was given back to the allocator inside a phase."""
-        self._freed += nbytes
-        if self._freed > _TRIM_AFTER:
-            self._freed = 0
-            trim_memory()
+        self._trimming.freed(nbytes)
 
-    def between_phases(self) -> None:
-        """Give back what is free after a phase: glibc keeps freed blocks, and the arena its pages; both would count
-        against the limit until the end of the process.
+    def between_phases(self, trained: bool = False) -> None:
+        """Give back what is free after a phase, if it would count against the limit; `trained`: backward has ended, and
+        all states and gradients are where they rest.
 
         Not before a phase: the activations of a forward go where the gradients of the step before have been, and
         faulting pages in again takes longer than the rest of the housekeeping.
         """
         self.executor.reap()
-        self.runtime.arena(self.compute_tier).trim(_KEPT)
-        trim_memory()
+        if not self._trimming.full():
+            return
+        arena = self.runtime.arena(self.compute_tier)
+        arena.trim(_KEPT)
+        if trained:
+            states = states_per_parameter_byte(self.options)
+            resting = sum(unit.resting_in(self.compute_tier, states) for unit in self.units)
+            self._trimming.all_of(resting + arena.in_use + _KEPT)
+        else:
+            self._trimming.trim()
 
     def stats(self) -> Stats:
         then, lanes = self._baseline, self.executor.statistics()

@@ -1,0 +1,124 @@
+"""Free memory goes back to the system where it would count against the limit, and stays where nobody needs it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from zcompiler.free_memory import anonymous_memory
+from zcompiler.training.trimming import FULL, LEAST, Trimming
+
+MIB = 1 << 20
+LIMIT = 1000 * MIB
+OTHERS = 300 * MIB
+
+
+class Process:
+    """Holds `used` bytes, and `free` ones until they are trimmed."""
+
+    def __init__(self, used, free=0, tells=True):
+        self.used, self.free, self.tells, self.trims = used, free, tells, 0
+
+    def resident(self):
+        return self.used + self.free if self.tells else None
+
+    def trim(self):
+        self.free, self.trims = 0, self.trims + 1
+
+
+def trimming(process):
+    return Trimming(LIMIT, process.resident, process.trim)
+
+
+def after_a_step(process):
+    """A trimming that knows what is not counted: `OTHERS`."""
+    it = trimming(process)
+    it.all_of(process.used - OTHERS)
+    process.trims = 0
+    return it
+
+
+def test_nothing_is_trimmed_far_below_the_limit():
+    process = Process(OTHERS + 400 * MIB)
+    it = after_a_step(process)
+    process.free = 400 * MIB
+    assert not it.full()
+    it.freed(LEAST + 1)
+    assert (process.trims, process.free) == (0, 400 * MIB)
+
+
+def test_near_the_limit_what_was_freed_goes_back():
+    process = Process(OTHERS + 600 * MIB)
+    it = after_a_step(process)
+    process.free = int(FULL * LIMIT) - 600 * MIB + 1
+    assert it.full()
+    it.freed(LEAST + 1)
+    assert (process.trims, process.free) == (1, 0)
+
+
+def test_what_was_freed_far_below_the_limit_counts_once_it_is_near():
+    process = Process(OTHERS + 400 * MIB)
+    it = after_a_step(process)
+    it.freed(LEAST + 1)
+    process.free = 600 * MIB
+    it.freed(1)
+    assert process.trims == 1
+
+
+def test_a_trim_waits_until_it_is_worth_it():
+    process = Process(OTHERS + LIMIT)
+    it = after_a_step(process)
+    it.freed(LEAST)
+    assert process.trims == 0
+    it.freed(1)
+    it.freed(LEAST)
+    assert process.trims == 1
+
+
+def test_before_the_first_step_it_is_not_known_what_others_hold_so_all_goes_back():
+    process = Process(OTHERS)
+    it = trimming(process)
+    assert it.full()
+    it.freed(LEAST + 1)
+    assert process.trims == 1
+
+
+def test_where_the_system_does_not_tell_all_goes_back():
+    process = Process(OTHERS, tells=False)
+    it = trimming(process)
+    it.all_of(0)
+    assert it.full()
+
+
+def test_what_others_hold_is_measured_again_after_each_step():
+    process = Process(OTHERS + 400 * MIB)
+    it = after_a_step(process)
+    process.used += 600 * MIB  # the user's own
+    assert it.full()
+    it.all_of(400 * MIB)
+    assert not it.full()
+
+
+def test_anonymous_memory_grows_with_what_is_written():
+    """In a process of its own: what other tests free would hide it."""
+    code = (
+        "from zcompiler.free_memory import anonymous_memory as now\n"
+        "before = now(); held = bytearray(64 << 20); print(now() - before)\n"
+    )
+    grown = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert 64 * MIB <= grown < 68 * MIB
+
+
+def test_anonymous_memory_leaves_mapped_files_out():
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert anonymous_memory(lambda _: "900 50 20 1 0 40 0\n") == 30 * page
+
+
+def test_a_kernel_that_does_not_tell():
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    assert anonymous_memory(missing) is None
+    with pytest.raises(ValueError):
+        anonymous_memory(lambda _: "")

@@ -1,0 +1,53 @@
+"""When free memory goes back to the system. Glibc and the arena keep what was freed, and that counts against the limit;
+but what is given back is faulted in again, which costs a step a good part of its time where nobody needs the room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zcompiler.free_memory import anonymous_memory
+from zcompiler.torch_compat import trim_memory
+
+# How much must have been freed for a trim to be worth some ten milliseconds.
+LEAST = 96 << 20
+# The part of the limit that a process may hold before it gives back what is free.
+FULL = 0.9
+
+
+class Trimming:
+    """For one session. `resident` tells the bytes that the process holds, None where the system does not say: then it
+    gives back all that it can, as often as it is worth it. `trim` does so."""
+
+    def __init__(
+        self,
+        limit: int,
+        resident: Callable[[], int | None] = anonymous_memory,
+        trim: Callable[[], None] = trim_memory,
+    ) -> None:
+        self._limit, self._resident, self._trim = limit, resident, trim
+        self._others: int | None = None  # bytes that the limit does not count: interpreter, torch, the user's own
+        self._freed = 0
+
+    def freed(self, nbytes: int) -> None:
+        """Told of memory that was given back to the allocator; trims where it would count too much."""
+        self._freed += nbytes
+        if self._freed > LEAST and self.full():
+            self._freed = 0
+            self._trim()
+
+    def full(self) -> bool:
+        """Whether the process holds so much that what is free has to go."""
+        if self._others is None or (now := self._resident()) is None:
+            return True
+        return now - self._others > FULL * self._limit
+
+    def all_of(self, held: int) -> None:
+        """Trim; `held` is what the limit counts then, so that the rest belongs to others."""
+        self._freed = 0
+        self._trim()
+        if (now := self._resident()) is not None:
+            self._others = now - held
+
+    def trim(self) -> None:
+        self._freed = 0
+        self._trim()
