@@ -18,6 +18,7 @@ from zcompiler.stages.around import Around
 from zcompiler.stages.dump import Dump, dump_plans, plan_text
 from zcompiler.stages.graph import Stages
 from zcompiler.stages.planned import Planned
+from zcompiler.stages.tiles import in_tiles_if_needed
 from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
@@ -46,34 +47,37 @@ def zinf(
     start_logging(os.environ, logging.getLogger("zinf"))
     session = session_for(options)
     watch_optimizers()
-    building = _Building(session, graph_module, inputs)
-    compiled = compile_through_aot(
-        graph_module,
-        inputs,
-        forward=building.forward,
-        backward=building.backward,
-        inference=building.inference,
-        partition=building.partition,
-        inductor=building.stages.around.fused,
-    )
-    if returns_views(graph_module, building.stages.named):
-        compiled = with_updated_views(compiled)
-    return with_returned_logits(compiled, building.stages.losses)
+
+    def compiled(stages: Stages) -> Callable[..., Any]:
+        building = _Building(session, stages)
+        through = compile_through_aot(
+            stages.graph_module,
+            inputs,
+            forward=building.forward,
+            backward=building.backward,
+            inference=building.inference,
+            partition=building.partition,
+            inductor=stages.around.fused,
+        )
+        if returns_views(stages.graph_module, stages.named):
+            through = with_updated_views(through)
+        return with_returned_logits(through, stages.losses)
+
+    return in_tiles_if_needed(_around(session), session.next_graph, graph_module, inputs, compiled)
 
 
 class _Building:
     """One graph on its way through the stages and on. AOTAutograd calls the methods, in this order."""
 
-    def __init__(self, session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-        self.session = session
-        self.stages = Stages(_around(session), graph_module, inputs)
+    def __init__(self, session: Session, stages: Stages) -> None:
+        self.session, self.stages = session, stages
         self.graph: CompiledGraph | None = None
 
     def partition(
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
         forward, backward, planned = self.stages.partition(
-            self.session.next_graph, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
+            joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
         )
         self.graph = self._build(planned)
         return forward, backward
@@ -88,7 +92,7 @@ class _Building:
         return self.graph.lower_backward()
 
     def inference(self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        self.graph = self._build(self.stages.inference(self.session.next_graph, graph_module))
+        self.graph = self._build(self.stages.inference(graph_module))
         return self.graph.lower_forward()
 
     def _build(self, planned: Planned) -> CompiledGraph:

@@ -21,6 +21,11 @@ class DoesNotFit(ZinfError):
         super().__init__(message)
         self.least = least
 
+    @property
+    def in_mib(self) -> int:
+        """`least` in whole MiB, as messages say it; in bytes."""
+        return -(-self.least >> 20) << 20
+
     def __reduce__(self) -> tuple[type[DoesNotFit], tuple[str, int]]:
         return type(self), (str(self), self.least)
 

@@ -113,7 +113,7 @@ class Options:
     optimizer: str
     late: bool
     master: str | None
-    tile: tuple[tuple[str, int], ...]
+    tile: tuple[tuple[str, int], ...] | None  # None: where nothing fits without
     machine: str | Path | None
     dump: Path | None
     plan: PlanText | None = None
@@ -305,9 +305,11 @@ def _activations(where: str, value: object) -> Activations:
     return Activations(tuple((units, read(f'{where}["{units}"]', choice)) for units, choice in value.items()))
 
 
-def _tile(where: str, value: object) -> tuple[tuple[str, int], ...]:
+def _tile(where: str, value: object) -> tuple[tuple[str, int], ...] | None:
+    if value == "auto":
+        return None
     if not isinstance(value, Mapping):
-        _refuse(where, value, 'a dict such as {"layers.*.mlp": 4} from names or globs to whole numbers')
+        _refuse(where, value, '"auto" or a dict such as {"layers.*.mlp": 4} from names or globs to whole numbers')
     for names, factor in value.items():
         if not isinstance(names, str) or not names:
             _refuse(f"a key of {where}", names, 'the name of a parameter or module, or a glob, such as "layers.*.mlp"')
@@ -430,13 +432,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "tile",
-        "a dict from names of modules or parameters (globs, the first that matches counts) to whole numbers, such as "
-        '`{"layers.*.mlp": 4}`',
-        "none",
+        '`"auto"`, or a dict from names of modules or parameters (globs, the first that matches counts) to whole '
+        'numbers, such as `{"layers.*.mlp": 4}`; `{}` for no tiles',
+        '`"auto"`: where nothing fits without',
         "Computes with large weights tile by tile, of which only one is in memory: for a weight, or a piece of memory "
         "large enough for it, that does not fit; and for the logits of a language model ([more](tiling.md)).",
         _tile,
-        _always(()),
+        _always(None),
     ),
     Option(
         "machine",

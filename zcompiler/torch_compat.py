@@ -47,6 +47,18 @@ def dynamo_source(placeholder: torch.fx.Node) -> str:
     return source.name if source is not None else placeholder.name
 
 
+def copy_of_dynamo_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """The same with nodes of its own, which know their sources as well."""
+    made = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    output = next(iter(graph.find_nodes(op="output")))
+    made.output(made.graph_copy(graph, copies)).meta = dict(output.meta)
+    for node, copied in copies.items():
+        if hasattr(node, "_dynamo_source"):
+            copied._dynamo_source = node._dynamo_source
+    return made
+
+
 def dynamo_position(placeholder: torch.fx.Node) -> int | None:
     """Which of Dynamo's graph inputs an AOTAutograd placeholder is; None for tangents and saved intermediates."""
     desc = placeholder.meta.get("desc")

@@ -120,7 +120,7 @@ def test_less_than_the_largest_layer_is_refused_with_what_each_placement_needs(
     before = copied(module.state_dict())
     small = LARGEST // 2
     with pytest.raises(Exception, match="memory=") as caught:
-        with_zinf(module, disk, memory=small, place=place)(torch.ones(3, 8))
+        with_zinf(module, disk, memory=small, place=place, tile={})(torch.ones(3, 8))
     error = getattr(caught.value, "inner_exception", None)
     assert isinstance(error, zcompiler.DoesNotFit)
     assert "\n" not in str(error)
@@ -129,7 +129,7 @@ def test_less_than_the_largest_layer_is_refused_with_what_each_placement_needs(
     for kind in (kind for kind, home in place.items() if home == "host"):
         assert kind in re.search(r"let (.*) rest on nvme", str(error))[1]
     assert_equal(module.state_dict(), before, "weight")
-    own = twins(disk, module, place, memory=f"{enough}MiB")
+    own = twins(disk, module, place, memory=f"{enough}MiB", tile={})
     for _ in range(2):
         same(own, layers_step)
     assert_went(own, place)

@@ -210,10 +210,16 @@ def test_tiles_are_taken_in_order() -> None:
     assert parse({"tile": {"layers.*.mlp": 4, "*": 2}}).tile == (("layers.*.mlp", 4), ("*", 2))
 
 
+def test_tiles_are_left_to_zinf_or_switched_off() -> None:
+    assert parse({"tile": "auto"}).tile is None
+    assert parse({"tile": {}}).tile == ()
+
+
 @pytest.mark.parametrize(
     ("tile", "parts"),
     [
-        (4, ("4", "a dict such as")),
+        ("all", ("'all'", '"auto" or a dict such as')),
+        (4, ("4", '"auto" or a dict such as')),
         ({"up": 0}, ('option "tile"["up"]', "0", "a whole number from 1 on")),
         ({"up": True}, ("True",)),
         ({"up": "2"}, ("'2'",)),

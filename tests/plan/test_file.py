@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def plan() -> Plan:
 
 def written(**changed: Any) -> dict[str, Any]:
     """The document of one plan, with parts of its graph replaced."""
-    document = json.loads(format_plans({"graph0": plan()}, MADE, ()))
+    document = json.loads(format_plans({"graph0": plan()}, MADE))
     document["graphs"]["graph0"].update(changed)
     return document
 
@@ -30,16 +31,16 @@ def written(**changed: Any) -> dict[str, Any]:
 def test_what_is_written_comes_back() -> None:
     made = plan()
     assert len({str(homes) for homes in made.placement.values()}) > 1, "not all units rest alike"
-    text = format_plans({"graph0": made}, MADE, (("l*", 2), ("a", 3)))
+    text = format_plans({"graph0": replace(made, tile=(("l*", 2), ("a", 3)))}, MADE)
     found = parse_plans(text, "plan.json")
-    assert (found.made_for, found.tile) == (MADE, (("l*", 2), ("a", 3)))
     given = found.graphs["graph0"]
+    assert (found.made_for, given.tile) == (MADE, (("l*", 2), ("a", 3)))
     assert (given.placement, given.prefetch, given.reasons) == (made.placement, made.prefetch, made.reasons)
     assert given.activations == Activations() and given.form == "plain" and given.trains and given.is_repeated_by(made)
 
 
 def test_the_text_is_sorted_and_says_homes_in_one_line() -> None:
-    text = format_plans({"graph0": plan()}, MADE, ())
+    text = format_plans({"graph0": plan()}, MADE)
     assert text == json.dumps(json.loads(text), indent=1, sort_keys=True) + "\n"
     assert '    "l0": "params=' in text and " optimizer=nvme" in text
 
@@ -57,7 +58,7 @@ def test_the_text_is_sorted_and_says_homes_in_one_line() -> None:
         (json.dumps(written(activations=[["*", "auto"]])), "activations cannot be 'auto'"),
         (json.dumps(written(activations=["keep"])), "\"activations\" has 'keep', which is no pair"),
         (json.dumps(written(placement={"l0": "params=host"})), "\"l0\" is 'params=host' and wants params=TIER grads="),
-        (json.dumps(written() | {"tile": [["a", 0]]}), "a count of tiles is 0"),
+        (json.dumps(written(tile=[["a", 0]])), "a count of tiles is 0"),
     ],
 )
 def test_what_is_no_such_file_is_said_in_one_line(text: str, message: str) -> None:
@@ -73,7 +74,7 @@ def test_a_file_that_is_not_there_is_refused_with_its_path(tmp_path: Path) -> No
 
 def test_options_that_a_plan_has_decided_are_refused_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(format_plans({"graph0": plan()}, MADE, ()))
+    file.write_text(format_plans({"graph0": plan()}, MADE))
     own = {"memory": 1, "plan": file}
     assert parse_options(own, environ={"HOME": "/"}) == parse_options(own, environ={"HOME": "/"})
     with pytest.raises(OptionError, match='leave out "place" and "prefetch", or leave out "plan"'):

@@ -96,8 +96,8 @@ def _candidates(
     if not asked.late:
         yield _Try("late=True", {"late": True}, inputs)
     for name in _large_weights(model, at):
-        if not any(is_part_of(name, glob) for glob, _ in asked.tile):
-            rules = {name: TILES, **dict(asked.tile)}
+        if not any(is_part_of(name, glob) for glob, _ in asked.tile or ()):
+            rules = {name: TILES, **dict(asked.tile or ())}
             yield _Try(f"tile {name} in {TILES}", {"tile": rules}, inputs)
     if (half := _half(inputs)) is not None:
         yield _Try(*half)

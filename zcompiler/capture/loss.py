@@ -8,8 +8,9 @@ but what leaves the classes alone (views, slices of tokens, a cast) into `F.cros
 from __future__ import annotations
 
 import inspect
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 
 from zcompiler.capture.projection import Projection, projection_of, rows_of, value_of
 from zcompiler.capture.tiling import Tiling
+from zcompiler.torch_compat import size_hint
 
 _SIGNATURE = inspect.signature(F.cross_entropy)
 
@@ -61,27 +63,44 @@ def tile_losses(graph_module: torch.fx.GraphModule, tilings: Mapping[int, Tiling
     results: Any = output.args[0]
     returned: list[Returned] = []
     done, left = [], []
-    for loss in graph.find_nodes(op="call_function", target=F.cross_entropy):
-        asked = _SIGNATURE.bind(*loss.args, **loss.kwargs)
-        asked.apply_defaults()
-        found = projection_of(asked.arguments["input"])
-        tiling = tilings.get(positions[found.weight]) if found and found.weight in positions else None
-        if found is None or tiling is None:
+    for loss, asked, found in _losses(graph):
+        tiling = tilings.get(positions[found.weight]) if found.weight in positions else None
+        if tiling is None:
             continue
         try:
-            _check(asked.arguments, loss, found, output)
+            _check(asked, loss, found, output)
             if found.bias is not None and found.bias not in positions:
                 raise _Refused("its bias is not a parameter")
         except _Refused as why:
             left.append(f"option tile: the loss of {tiling.name} has all its logits in memory at once, since {why}")
             continue
-        given = _join(asked.arguments, loss, found, positions, output)
+        given = _join(asked, loss, found, positions, output)
         returned += given
         what = "the logits are returned, their gradient is" if given else "the logits and their gradient are"
         done.append(f"{tiling.name}: its loss in {len(tiling.tiles)} tiles of classes; {what} in memory tile by tile")
     graph.lint()
     graph_module.recompile()
     return TiledLosses(tuple(returned), len(results), tuple(done), tuple(left))
+
+
+def logits_bytes(graph_module: torch.fx.GraphModule) -> dict[int, int]:
+    """Bytes of the logits that go into a cross-entropy, in float32, by the position of the weight that makes them."""
+    positions = {n: i for i, n in enumerate(graph_module.graph.find_nodes(op="placeholder"))}
+    found: dict[int, int] = {}
+    for _, _, projection in _losses(graph_module.graph):
+        if (position := positions.get(projection.weight)) is not None:
+            size = math.prod(size_hint(n) for n in value_of(projection.node).shape) * torch.float32.itemsize
+            found[position] = max(size, found.get(position, 0))
+    return found
+
+
+def _losses(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, dict[str, Any], Projection]]:
+    """Each cross-entropy of a projection, with its arguments by name."""
+    for loss in graph.find_nodes(op="call_function", target=F.cross_entropy):
+        asked = _SIGNATURE.bind(*loss.args, **loss.kwargs)
+        asked.apply_defaults()
+        if (found := projection_of(asked.arguments["input"])) is not None:
+            yield loss, asked.arguments, found
 
 
 def _check(asked: Mapping[str, Any], loss: torch.fx.Node, found: Projection, output: torch.fx.Node) -> None:

@@ -22,6 +22,7 @@ from zcompiler.stages.around import Around, states_per_parameter_byte
 from zcompiler.stages.dump import plan_text
 from zcompiler.stages.graph import Stages
 from zcompiler.stages.planned import Planned
+from zcompiler.stages.tiles import in_tiles_if_needed
 from zcompiler.torch_compat import compile_through_aot, is_fake, size_hint, strided_like
 from zcompiler.training.returned import with_returned_logits
 from zcompiler.training.tensors import why_not_managed, why_not_movable
@@ -63,7 +64,10 @@ class Capturing:
 
     def __call__(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Called by torch.compile. Raises as the stages do."""
-        stages = Stages(self._around, graph_module, inputs)
+        name = f"graph{len(self.graphs)}"
+        return in_tiles_if_needed(self._around, name, graph_module, inputs, lambda s: self._described(s, inputs))
+
+    def _described(self, stages: Stages, inputs: Sequence[Any]) -> Callable[..., Any]:
         calls: list[Callable[[], None]] = []
 
         def add(planned: Planned) -> None:
@@ -79,12 +83,12 @@ class Capturing:
             calls.append(lambda: self.resting.call(planned, final, inputs))
 
         def partition(joint: torch.fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-            forward, backward, planned = stages.partition(self._next, joint, joint_inputs, **kwargs)
+            forward, backward, planned = stages.partition(joint, joint_inputs, **kwargs)
             add(planned)
             return forward, backward
 
         def inference(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Boxed:
-            add(stages.inference(self._next, graph_module))
+            add(stages.inference(graph_module))
             return forward(graph_module, examples)
 
         def forward(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Boxed:
@@ -94,7 +98,7 @@ class Capturing:
             return _stand_in(graph_module, lambda: None)
 
         compiled = compile_through_aot(
-            graph_module,
+            stages.graph_module,
             inputs,
             forward=forward,
             backward=backward,
@@ -107,10 +111,6 @@ class Capturing:
     def note(self, fallback: str) -> None:
         if fallback not in self.notes:
             self.notes.append(fallback)
-
-    @property
-    def _next(self) -> str:
-        return f"graph{len(self.graphs)}"
 
     def _why_left(self, p: torch.Tensor) -> str | None:
         source = self._sources.get(id(p), p)

@@ -16,7 +16,7 @@ from zcompiler.lower.regions import usable_compute
 from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.options import parse_options
-from zcompiler.plan.file import MadeFor, with_given_plans
+from zcompiler.plan.file import MadeFor, given_plans
 from zcompiler.torch_compat import (
     NO_VALUES,
     cause_in_backend,
@@ -56,7 +56,8 @@ def describe(
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"wants a model (nn.Module) or its compiled form, not {type(model).__name__}")
     raw = {name: value for name, value in (options or {}).items() if name != "dump"}
-    chosen, given = with_given_plans(parse_options(raw, environ=os.environ))
+    chosen = parse_options(raw, environ=os.environ)
+    given = given_plans(chosen)
     machine = choose_machine(chosen.machine, os.environ, chosen.nvme[0])
     notes: list[str] = []
     compute = usable_compute(chosen.compute, notes)

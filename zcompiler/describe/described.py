@@ -77,7 +77,7 @@ class Schedules:
     @property
     def plans(self) -> str:
         """The plans of all graphs, as the text of a file that the option `plan` takes."""
-        return format_plans({graph.name: graph.plan for graph in self.graphs}, self.made_for, self.options.tile)
+        return format_plans({graph.name: graph.plan for graph in self.graphs}, self.made_for)
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write `plans` to a file. OSError as for any file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -48,6 +48,7 @@ class GivenPlan:
     placement: Placement
     prefetch: int
     activations: Activations
+    tile: tuple[tuple[str, int], ...]
     pipeline: str
     peak: Mapping[str, int]
     taken: int
@@ -64,30 +65,24 @@ class PlanFile:
 
     where: str
     made_for: MadeFor
-    tile: tuple[tuple[str, int], ...]
     graphs: Mapping[str, GivenPlan]
 
 
-def format_plans(plans: Mapping[str, Plan], made_for: MadeFor, tile: tuple[tuple[str, int], ...]) -> str:
+def format_plans(plans: Mapping[str, Plan], made_for: MadeFor) -> str:
     """The text of a file with these plans, by graph: equal plans give equal bytes."""
     document = {
         _KEY: VERSION,
         "made_for": asdict(made_for),
-        "tile": [list(pair) for pair in tile],
         "graphs": {name: _written(plan) for name, plan in plans.items()},
     }
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def with_given_plans(options: Options) -> tuple[Options, PlanFile | None]:
-    """The options with the tiles of the plans that they name, and these; as they are where they name none.
-
-    OptionError where the file is none, or of another version.
-    """
+def given_plans(options: Options) -> PlanFile | None:
+    """The plans that the options name. OptionError where the file is none, or of another version."""
     if options.plan is None:
-        return options, None
-    file = parse_plans(options.plan.text, f'option "plan": {options.plan.path}')
-    return replace(options, tile=file.tile), file
+        return None
+    return parse_plans(options.plan.text, f'option "plan": {options.plan.path}')
 
 
 def parse_plans(text: str, where: str) -> PlanFile:
@@ -111,10 +106,7 @@ def parse_plans(text: str, where: str) -> PlanFile:
         made_for.get("optimizer", str), made_for.get("late", bool), made_for.get("master", str, None),
     )  # fmt: skip
     graphs = top.table("graphs")
-    return PlanFile(
-        where, made, tuple((name, _count(top, n)) for name, n in top.pairs("tile")),
-        MappingProxyType({name: _read(graphs.table(name)) for name in graphs.raw}),
-    )  # fmt: skip
+    return PlanFile(where, made, MappingProxyType({name: _read(graphs.table(name)) for name in graphs.raw}))
 
 
 def _count(table: _Table, value: Any) -> int:
@@ -130,6 +122,7 @@ def _written(plan: Plan) -> dict[str, Any]:
         "placement": {unit: str(homes) for unit, homes in plan.placement.items()},
         "prefetch": format_bytes(plan.prefetch),
         "activations": [list(rule) for rule in plan.activations.rules],
+        "tile": [list(rule) for rule in plan.tile],
         "pipeline": plan.pipeline,
         "peak": {tier: format_bytes(size) for tier, size in plan.peak.items()},
         "taken": format_bytes(plan.taken),
@@ -153,6 +146,7 @@ def _read(table: _Table) -> GivenPlan:
         placement={unit: _homes(placement, unit) for unit in placement.raw},
         prefetch=table.size("prefetch"),
         activations=Activations(rules),
+        tile=tuple((name, _count(table, n)) for name, n in table.pairs("tile")),
         pipeline=table.get("pipeline", str),
         peak={tier: table.table("peak").size(tier) for tier in table.table("peak").raw},
         taken=table.size("taken"),

@@ -74,7 +74,8 @@ class Plan:
     step moves for model states; `saved`: those of activations that forward leaves to backward; `seconds`: what a step
     takes, where a machine was given. `activations` are all decided; `form` says what regions take for parameters: them
     as they rest ("plain"), their rows ("rows"), or their cast copies ("low"). `taken`: bytes of the limit that others
-    hold; `trains`: whether there is a backward; `holds`: for which sizes, where some are symbols.
+    hold; `trains`: whether there is a backward; `holds`: for which sizes, where some are symbols; `tile`: what was in
+    tiles, as the option of that name says it.
     """
 
     placement: Placement
@@ -91,6 +92,7 @@ class Plan:
     taken: int = 0
     trains: bool = True
     holds: tuple[Holds, ...] = ()
+    tile: tuple[tuple[str, int], ...] = ()
 
     def uses(self, tier: str) -> bool:
         """Whether anything rests there."""

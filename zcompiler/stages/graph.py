@@ -36,23 +36,33 @@ _Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]
 
 class Stages:
     """One graph on its way. AOTAutograd calls `partition` or `inference`; each gives the graphs that it goes on with,
-    and the planned one."""
+    and the planned one. DoesNotFit with the smallest limit that would do."""
 
-    def __init__(self, around: Around, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-        self.around = around
+    def __init__(
+        self,
+        around: Around,
+        name: str,
+        graph_module: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        tile: tuple[tuple[str, int], ...],
+        why: Sequence[str] = (),
+    ) -> None:
+        """`tile`: which weights are in tiles, as in the option; `why`: reasons for that. Changes the graph."""
+        self.around, self.name, self.graph_module = around, name, graph_module
+        self._tile, self._why = tile, tuple(why)
         self.inputs: Sequence[Any] = inputs
         self.named = self._managed(name_inputs(graph_module, inputs))
         names = {i.position: i.name for i in self.named if i.unit is not None}
-        chosen = choose_tiles(around.options.tile, names, inputs, around.tiled)
+        chosen = choose_tiles(tile, names, inputs, around.tiled)
         self.tilings = Tilings({p: tiling for p, tiling in chosen.items() if not self._stays(p)}, chosen)
         self.losses = tile_losses(graph_module, chosen)
         for left in self.losses.left:
             around.note(left)
 
     def partition(
-        self, name: str, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+        self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]:
-        """Forward and backward. DoesNotFit with the smallest limit that would do."""
+        """Forward and backward."""
         captures: dict[frozenset[str], _Capture] = {}
         memory = self.around.options.memory
         units = list(dict.fromkeys(i.unit for i in self.named if i.unit is not None))
@@ -61,7 +71,7 @@ class Stages:
             again = frozenset(unit for unit in units if activations.recomputes(unit))
             if again in captures:
                 return captures[again]
-            with stage(f"{name}: capture"):
+            with stage(f"{self.name}: capture"):
                 captures[again] = partition_and_cut(
                     copied(joint), joint_inputs, self.named, num_fwd_outputs, self.around.fused,
                     again.__contains__, self.tilings, **kwargs,
@@ -70,27 +80,27 @@ class Stages:
 
         def planned(activations: Activations) -> tuple[tuple[_Capture, Planned], Plan]:
             found = capture(activations)
-            made = self._planned(name, found[2], found[3], activations)
+            made = self._planned(found[2], found[3], activations)
             return (found, made), made.plan
 
         def without(activations: Activations) -> Plan:
             found = capture(activations)
-            return self._planned(name, found[2], found[3], activations, counted=False).plan
+            return self._planned(found[2], found[3], activations, counted=False).plan
 
-        if (given := self._given(name)) is not None:
+        if (given := self._given()) is not None:
             found = capture(given.activations)
-            made_so = self._planned(name, found[2], found[3], given.activations, given=given)
+            made_so = self._planned(found[2], found[3], given.activations, given=given)
             return found[0], found[1], with_range(made_so, memory)
         (made, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
         chosen = replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
         return made[0], made[1], with_range(chosen, memory)
 
-    def inference(self, name: str, graph_module: torch.fx.GraphModule) -> Planned:
-        """A graph that has no backward. DoesNotFit with the smallest limit that would do."""
+    def inference(self, graph_module: torch.fx.GraphModule) -> Planned:
+        """A graph that has no backward."""
         if self.around.fused:
             graph_module = joint_passes(graph_module)
         cuts = cut_inference(graph_module, self.named, self.tilings, self.around.fused)
-        planned = self._planned(name, *cuts, Activations(), given=self._given(name))
+        planned = self._planned(*cuts, Activations(), given=self._given())
         return with_range(planned, self.around.options.memory)
 
     def parameters(self, planned: Planned) -> list[torch.Tensor]:
@@ -99,7 +109,6 @@ class Stages:
 
     def _planned(
         self,
-        name: str,
         captured: Captured,
         tiled: Captured,
         activations: Activations,
@@ -107,7 +116,7 @@ class Stages:
         given: GivenPlan | None = None,
     ) -> Planned:
         """`counted`: whether activations are; `given`: the decisions, if they are not to be made here."""
-        around = self.around
+        around, name = self.around, self.name
         around = replace(around, options=replace(around.options, activations=activations))
         buckets = buckets_of(captured, self.inputs, self._decided)
         taken = around.taken([self.inputs[p] for b in buckets for p in b.positions])
@@ -118,7 +127,9 @@ class Stages:
             rows = Form(name, tiled, buckets_of(tiled, self.inputs, self._decided), around, tiers, counted, "rows")
         with stage(f"{name}: plan"):
             form, plan = self._plan(plain, rows, taken) if given is None else self._as_given(given, plain, rows, taken)
-        plan = replace(plan, form=form.kind)
+        plan = replace(plan, form=form.kind, tile=self._tile)
+        if given is None:
+            plan = replace(plan, reasons=(*plan.reasons, *self._why))
         at = partial(form.at, placement=plan.placement)
         return Planned(name, form.captured, form.buckets, form.placed(plan.placement), plan, taken, at)
 
@@ -148,9 +159,9 @@ class Stages:
         )
         return rows, self._plan_for(rows, place, taken)
 
-    def _given(self, name: str) -> GivenPlan | None:
+    def _given(self) -> GivenPlan | None:
         """The plan for this graph that the user has given, if there is one."""
-        file = self.around.given
+        file, name = self.around.given, self.name
         if file is None:
             return None
         if name not in file.graphs:

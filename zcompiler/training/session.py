@@ -26,7 +26,7 @@ from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.machine.work import Work
 from zcompiler.options import Options, parse_options
-from zcompiler.plan.file import MadeFor, format_plans, with_given_plans
+from zcompiler.plan.file import MadeFor, format_plans, given_plans
 from zcompiler.plan.plan import Plan
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
@@ -54,7 +54,7 @@ class Session:
     """What models compiled with the same options share. Lives as long as a graph or a parameter needs it."""
 
     def __init__(self, options: Options) -> None:
-        options, self.given_plans = with_given_plans(options)
+        self.given_plans = given_plans(options)
         self.options = options
         self.machine = choose_machine(options.machine, os.environ, options.nvme[0])
         self.fallbacks: list[str] = []
@@ -124,7 +124,7 @@ class Session:
 
     def plans_text(self) -> str:
         """The plans of all graphs so far, as a file that can be given back."""
-        return format_plans(self.plans, self.made_for, self.options.tile)
+        return format_plans(self.plans, self.made_for)
 
     def unit_name(self, wanted: str) -> str:
         """`wanted`, or with a number behind it: two models may have a layer of the same name."""
