@@ -36,7 +36,7 @@ def test_everything_has_a_default() -> None:
             optimizer="AdamW",
             late=True,
             master=None,
-            tile=(),
+            tile=None,
             machine=None,
             dump=None,
             nvme_is_ours=True,
