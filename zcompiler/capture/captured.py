@@ -31,6 +31,7 @@ from zcompiler.torch_compat import (
 )
 
 TOKEN = "zinf_call"
+UNCUT = "whole"  # the unit of the only region of a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,14 @@ def partition_and_cut(
     inductor: bool,
     recomputes: Callable[[str], bool],
     tilings: Tilings,
+    uncut: bool = False,
     **kwargs: object,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]:
     """Split a joint graph into forward and backward, and cut both: as they are, and with tiles (the same if there are
     none).
 
-    `recomputes` says of which units backward is to compute all again that it can from the unit's input.
+    `recomputes` says of which units backward is to compute all again that it can from the unit's input; with `uncut`
+    each of the two is a single region.
     Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
     belongs to (parameters that backward does not read have no placeholder there).
     """
@@ -134,10 +137,10 @@ def partition_and_cut(
     recompute_units(joint, unit_getter(named), recomputes)
     fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
     call_token_node(fw, bw, num_fwd_outputs, TOKEN)
-    forward = _whole(fw, named, tilings, inductor)
-    backward = _whole(bw, named, tilings, inductor, is_backward=True)
+    forward = _whole(fw, named, tilings, inductor, uncut=uncut)
+    backward = _whole(bw, named, tilings, inductor, is_backward=True, uncut=uncut)
     plain = _captured(named, forward, backward, num_fwd_outputs, _positions(fw) | _positions(bw))
-    if not tilings.stored:
+    if uncut or not tilings.stored:
         return fw, bw, plain, plain
     forward, tiles, found = _tiled(fw, named, tilings, {}, inductor)
     primals = [plain.positions.get(n.name) for n in fw.graph.find_nodes(op="placeholder")]
@@ -147,12 +150,16 @@ def partition_and_cut(
 
 
 def cut_inference(
-    graph_module: torch.fx.GraphModule, named: tuple[Input, ...], tilings: Tilings, inductor: bool
+    graph_module: torch.fx.GraphModule,
+    named: tuple[Input, ...],
+    tilings: Tilings,
+    inductor: bool,
+    uncut: bool = False,
 ) -> tuple[Captured, Captured]:
-    """A graph that has no backward, cut: as it is, and with tiles."""
-    forward = _whole(graph_module, named, tilings, inductor)
+    """A graph that has no backward, cut: as it is, and with tiles. With `uncut` it is a single region."""
+    forward = _whole(graph_module, named, tilings, inductor, uncut=uncut)
     plain = _captured(named, forward, None, len(forward.results), _positions(graph_module))
-    if not tilings.stored:
+    if uncut or not tilings.stored:
         return plain, plain
     forward, tiles, _ = _tiled(graph_module, named, tilings, {}, inductor)
     return plain, _with_tiles(plain, forward, None, tiles)
@@ -172,16 +179,17 @@ def _whole(
     tilings: Tilings,
     inductor: bool,
     is_backward: bool = False,
+    uncut: bool = False,
 ) -> Cut:
     """The graph cut as it is. Losses are in tiles all the same: of weights that are there as a whole."""
     if not has_losses(graph_module.graph):
-        return cut_phase(graph_module, named, is_backward)
+        return cut_phase(graph_module, named, is_backward, uncut=uncut)
     graph_module = copied(graph_module)
     if is_backward:
         add_rows_in_place(graph_module.graph)
     tile = TileOperators(graph_module.graph)
     expand_losses(graph_module.graph, tilings.losses, tile.rows_of({}), tile.owner, inductor)
-    return cut_phase(graph_module, named, is_backward, tile)
+    return cut_phase(graph_module, named, is_backward, tile, uncut)
 
 
 def _tiled(
@@ -218,12 +226,13 @@ def cut_phase(
     named: tuple[Input, ...],
     is_backward: bool = False,
     tile: TileOperators | None = None,
+    uncut: bool = False,
 ) -> Cut:
     tangents = [n for n in graph_module.graph.find_nodes(op="placeholder") if is_tangent(n)]
     return cut(
         graph_module,
         _parameters(graph_module, named),
-        unit_getter(named),
+        (lambda node: UNCUT) if uncut else unit_getter(named),
         tangents if is_backward else None,
         frozenset(n for n in graph_module.graph.nodes if n.target is call_token),
         tile.owner if tile is not None else {},

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from zcompiler.options import ACTIVATIONS, Activations, OptionError, Options
-from zcompiler.plan.plan import KINDS, Homes, Placement, Plan
+from zcompiler.plan.plan import KINDS, UNCUT, Homes, Placement, Plan
 from zcompiler.schedule.sizes import format_bytes, parse_bytes
 
 VERSION = 1
-FORMS = ("plain", "rows", "low")
+FORMS = ("plain", UNCUT, "rows", "low")
 _KEY = "zinf-plan"
 
 Wanted = TypeVar("Wanted")

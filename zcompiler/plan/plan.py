@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from zcompiler.options import Activations
 
 KINDS = ("params", "grads", "optimizer")
+UNCUT = "uncut"  # the form of a graph of which each phase is one region
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ class Plan:
     `least` is the smallest limit that would have done, as far as the planner tried. `moved`: about the bytes that a
     step moves for model states; `saved`: those of activations that forward leaves to backward; `seconds`: what a step
     takes, where a machine was given. `activations` are all decided; `form` says what regions take for parameters: them
-    as they rest ("plain"), their rows ("rows"), or their cast copies ("low"). `taken`: bytes of the limit that others
-    hold; `trains`: whether there is a backward; `holds`: for which sizes, where some are symbols; `tile`: what was in
-    tiles, as the option of that name says it.
+    as they rest ("plain", or "uncut" where each phase is one region), their rows ("rows"), or their cast copies
+    ("low"). `taken`: bytes of the limit that others hold; `trains`: whether there is a backward; `holds`: for which
+    sizes, where some are symbols; `tile`: what was in tiles, as the option of that name says it.
     """
 
     placement: Placement
