@@ -78,7 +78,8 @@ def moved_per_byte(schedule: Schedule, placement: Placement, gradients: Mapping[
         used = sizes["params", bucket]
         copies = used / whole if used < whole else 0.0  # cast before they are used: written beside the values
         moved = (homes.params != compute) * (1 + copies) + (homes.grads != compute)
-        most = max(most, moved + (homes.optimizer != compute) * sizes.get(("optimizer", bucket), 0) / whole)
+        trained = max(whole, used)  # the states are those of all its parameters, of which only some have gradients
+        most = max(most, moved + (homes.optimizer != compute) * sizes.get(("optimizer", bucket), 0) / trained)
     return most
 
 
