@@ -54,7 +54,7 @@ def test_the_text_is_sorted_and_says_homes_in_one_line() -> None:
         (json.dumps({"zinf-plan": 1}), '"made_for" is missing and wants dict'),
         (json.dumps(written(prefetch=4)), 'p.json, graphs, graph0: "prefetch" is 4 and wants str'),
         (json.dumps(written(prefetch="1k")), "'1k' is not a size"),
-        (json.dumps(written(form="row")), "its form is 'row' and none of plain, rows, low"),
+        (json.dumps(written(form="row")), "its form is 'row' and none of plain, uncut, rows, low"),
         (json.dumps(written(activations=[["*", "auto"]])), "activations cannot be 'auto'"),
         (json.dumps(written(activations=["keep"])), "\"activations\" has 'keep', which is no pair"),
         (json.dumps(written(placement={"l0": "params=host"})), "\"l0\" is 'params=host' and wants params=TIER grads="),
