@@ -1,12 +1,12 @@
 """How long is a step at every limit, and is it as long as predicted?
 
-    python -m bench.curve [--points 10] [--rounds 3] [--model smollm2] [--tokens 512] [--nvme /path/on/a/disk]
+    python -m bench.curve [--points 10] [--rounds 3] [--rate 0] [--model smollm2] [--tokens 512] [--nvme PATH]
 
 From the smallest limit that some placement stays inside to the one at which nothing has to move, in equal ratios. At
 each, zinf trains in a process of its own beside torch.compile as it is, which stays alive and takes turns with it, two
 steps at a time; only one model in a limit is in memory beside Inductor's. What the machine can do is measured once
-(`zinf calibrate`), and each step is predicted from it and from the schedules alone before it is measured. What must
-hold at each limit, of the medians:
+(`zinf calibrate`), and each step is predicted from it and from the schedules alone before it is measured. With --rate,
+reads and writes are each held to so many MB/s. What must hold at each limit, of the medians:
 
     step, and the bytes it moves, between 0.8 and 1.25 of what was predicted
     memory held over what the process held before the model <= 1.1 * limit + 200 MiB
@@ -16,7 +16,7 @@ A limit at which no step could be made is told, and holds nothing.
 
 from __future__ import annotations
 
-import re
+import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.predict import NEAR, calibrate
-from bench.record import disk_folder, entry, parser, record
+from bench.record import disk_folder, entry, parser, record, verdict
+from bench.slow_disk import held_to
 from bench.step import PHASES, moved, whole
-from bench.turns import Child, Ended
+from bench.turns import Child, Ended, reason
+from zcompiler.cli.demo_report import allowed_peak
 from zcompiler.schedule.sizes import parse_bytes
 
 WARM = 3  # compiling, the first update, the first late one
@@ -46,6 +48,7 @@ def main() -> bool:
     arguments.add_argument("--points", type=int, default=10)
     arguments.add_argument("--limits", nargs="+", help="these instead of --points")
     arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--rate", type=float, default=0, help="MB/s that may be read, and written; 0: no such limit")
     arguments.add_argument("--model", choices=("smollm2", "mlp"), default="smollm2")
     given = arguments.parse_args()
     folder = disk_folder(given.nvme)
@@ -54,20 +57,21 @@ def main() -> bool:
     points: list[Point] = []
     with ExitStack() as stack:
         machine = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "machine.toml"
-        calibrate(folder, machine)
+        calibrate(folder, machine, given.rate)
         inductor = stack.enter_context(Child("inductor", "bench.trainer", {**settings, "side": "inductor"}))
         inductor.ask("load")
         for _ in range(WARM):
             inductor.ask("step")
         for memory in wanted:
             options = {"memory": memory, "nvme": folder}
-            side = {**settings, "side": "zinf", "machine": str(machine), "options": options}
+            side = {**settings, "side": "zinf", "machine": str(machine), "options": options, **held_to(given.rate)}
             try:
                 point = measured(memory, side, inductor, given.rounds)
             except Ended as ended:
-                point = {"memory": memory, "error": reason(ended), "holds": False}
+                point = {"memory": memory, "error": reason(str(ended)), "holds": False}
             points.append(point)
             record("curve", model=given.model, tokens=given.tokens, rounds=given.rounds, **point)
+    answer(points)
     return report(points, f"{given.model}, {given.tokens} tokens, {given.rounds} rounds")
 
 
@@ -77,13 +81,6 @@ def limits(points: int, ends: Mapping[str, int]) -> list[int]:
     ratio = most / least
     between = (round(least * ratio ** (i / (points - 1))) for i in range(1, points - 1))
     return [mib * MIB for mib in dict.fromkeys((least, *between, most))]
-
-
-def reason(ended: Ended) -> str:
-    """The line of a child's last words that names the error."""
-    lines = [line.strip() for line in str(ended).splitlines()]
-    named = [line for line in lines if re.match(r"[\w.]*(Error|DoesNotFit)\b", line)]
-    return named[-1] if named else lines[-1]
 
 
 def _ends(settings: Mapping[str, Any]) -> Mapping[str, int]:
@@ -123,9 +120,39 @@ def point_of(memory: int, predicted: Point, steps: Mapping[str, Sequence[Point]]
         "predicted_peak": predicted["peak"],
     }
     near = 1 / NEAR <= point["seconds"] / point["predicted"] <= NEAR
-    same = point["moved"] <= NEAR * point["predicted_moved"] and point["predicted_moved"] <= NEAR * point["moved"]
-    inside = point["peak"] is None or point["peak"] <= 1.1 * memory + 200 * MIB
-    return {**point, "holds": near and same and inside}
+    inside = point["peak"] is None or point["peak"] <= allowed_peak(memory)
+    return {**point, "holds": near and _moves_as_predicted(point) and inside}
+
+
+def _moves_as_predicted(point: Point) -> bool:
+    """Also where nothing should move."""
+    moved, predicted = point["moved"], point["predicted_moved"]
+    return moved <= NEAR * predicted and predicted <= NEAR * moved
+
+
+def answer(points: Sequence[Point]) -> None:
+    """Record what all limits together show."""
+    done = [point for point in points if "error" not in point]
+    count = f"{len(points)} limits"
+    verdict("curve", f"limits without a step, over {count} tried", 1 - len(done) / len(points), at_most=0)
+    if not done:
+        return
+    times = [point["seconds"] / point["predicted"] for point in done]
+    moved = [p["moved"] / p["predicted_moved"] for p in done if p["moved"] and p["predicted_moved"]]
+    held = [point["peak"] / allowed_peak(point["memory"]) for point in done if point["peak"] is not None]
+    same = all(map(_moves_as_predicted, done))
+    near, over = {"at_least": 1 / NEAR, "at_most": NEAR}, f"over what was predicted, the furthest of {count}"
+    verdict("curve", f"step, {over}", _furthest(times), **near)
+    verdict("curve", f"bytes moved, {over}", _furthest(moved), **near, also=same)
+    if held:
+        verdict("curve", f"memory held, over what may be, the most of {count}", max(held), at_most=1)
+    for point in (done[0], done[-1]) if len(done) > 1 else done:
+        question = f"step with memory={point['memory'] / MIB:.0f}MiB, over one of torch.compile in memory"
+        verdict("curve", question, point["seconds"] / point["inductor"])
+
+
+def _furthest(ratios: Sequence[float]) -> float:
+    return max(ratios, key=lambda ratio: abs(math.log(ratio)), default=1.0)
 
 
 def report(points: Sequence[Point], title: str) -> bool:

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cgroup import MemoryGroup, memory_group
-from bench.record import disk_folder, entry, parser, record
+from bench.record import disk_folder, entry, parser, record, verdict
 from bench.turns import Child, Ended
 from zcompiler.cli.demo_report import allowed_peak, gib, loss_gap
 from zcompiler.errors import ZinfError
@@ -164,14 +164,17 @@ def main() -> bool:
         table.add_row(t.name, *sizes, str(len(t.losses)), end)
     console = Console()
     console.print(table)
-    zinf = trials[1]
+    control, zinf, _ = trials
     if zinf.peak:
         took, promise = zinf.peak - zinf.base, allowed_peak(parse_options(options, environ={}).memory)
         console.print(f"zinf took {gib(took)} over its base; its promise is {gib(promise)}")
-    verdicts = shown(*trials)
-    for sentence, holds in verdicts.items():
+        verdict("fits", "memory that it takes, over what it may", took / promise)
+    sentences = shown(*trials)
+    for sentence, holds in sentences.items():
         console.print(f"{'[green]yes[/green]' if holds else '[red]no [/red]'} {sentence}")
-    return all(verdicts.values())
+    assert zinf.limit is not None
+    question = "a limit under which it trains and plain PyTorch is killed, over what plain PyTorch takes"
+    return verdict("fits", question, zinf.limit / control.peak, at_most=1, also=all(sentences.values()))
 
 
 if __name__ == "__main__":

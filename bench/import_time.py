@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bench.record import entry, record
+from bench.record import entry, record, verdict
 from bench.turns import ROOT
 
 LIMIT = 1.2
@@ -77,12 +77,15 @@ def report(done: Mapping[str, Sequence[float]]) -> bool:
     for statement, taken in done.items():
         row = (f"{medians[statement]:.2f} s", f"{ratios[statement]:.2f}", f"{min(taken):.2f} to {max(taken):.2f} s")
         table.add_row(statement, *row)
-    holds = all(ratios[statement] <= LIMIT for statement in HELD)
+    questions = {statement: f"`{statement}`, over `{BASE}`" for statement in (*HELD, *TOLD)}
+    holds = all([verdict("import_time", questions[one], ratios[one], at_most=LIMIT) for one in HELD])
+    for one in TOLD:
+        verdict("import_time", questions[one], ratios[one])
     worst = max(ratios[statement] for statement in HELD)
     console = Console()
     console.print(table)
-    verdict = "[green]yes[/green]" if holds else "[red]no [/red]"
-    console.print(f"{verdict} zcompiler takes {worst:.2f} of torch's import; at most {LIMIT} may be")
+    said = "[green]yes[/green]" if holds else "[red]no [/red]"
+    console.print(f"{said} zcompiler takes {worst:.2f} of torch's import; at most {LIMIT} may be")
     record("import_time", summary="ratios", rounds=len(done[BASE]), ratios=ratios, holds=holds)
     return holds
 

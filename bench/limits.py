@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.record import disk_folder, entry, parser, record
+from bench.record import disk_folder, entry, parser, record, verdict
 from bench.turns import Child
 from zcompiler.schedule.sizes import parse_bytes
 
@@ -47,7 +47,7 @@ def main() -> bool:
     table = Table(title=f"SmolLM2-135M, {given.tokens} tokens, AdamW, fp32: what a step moves")
     for heading in ("memory", "room for states", "least", "moved", "ratio", "step"):
         table.add_column(heading, justify="right")
-    holds = True
+    holds, ratios = True, []
     for limit in given.limits:
         done = _trained(limit, given)
         moved = statistics.median(_moved(step) for step in done["steps"])
@@ -56,12 +56,14 @@ def main() -> bool:
         ok = moved <= SURPLUS * at_least
         holds = holds and ok
         seconds = statistics.median(sum(p["seconds"] for p in step["phases"].values()) for step in done["steps"])
-        ratio = f"{moved / at_least:.2f}" if at_least else "-"
+        ratios += [moved / at_least] if at_least else []
+        ratio = f"{ratios[-1]:.2f}" if at_least else "-"
         mark = f"[{'green' if ok else 'red'}]{ratio}[/]"
         table.add_row(limit, *(f"{n / 1e9:.2f} GB" for n in (room, at_least, moved)), mark, f"{seconds:.2f} s")
         record("limits", memory=limit, room=room, at_least=at_least, moved=moved, seconds=seconds, holds=ok, **done)
     Console().print(table)
-    return holds
+    question = f"bytes moved, over the least that the limit allows, the most at {len(given.limits)} limits"
+    return verdict("limits", question, max(ratios, default=0.0), at_most=SURPLUS, also=holds)
 
 
 def _trained(limit: str, given: Any) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Is a step as long as predicted?
 
-    python -m bench.predict [--rounds 5] [--memory 1.25GiB] [--grads host] [--tokens 512] [--nvme /path/on/a/disk]
+    python -m bench.predict [--rounds 5] [--rate 0] [--memory 1.25GiB] [--grads host] [--tokens 512] [--nvme PATH]
 
 SmolLM2-135M trains in two processes, with its updates at once and late. When both are warm, `zinf calibrate` measures
 the machine; from what it finds and from the schedules alone each process predicts its next step. Then they take turns.
-What must hold of the medians: a step takes between 0.8 and 1.25 of what was predicted, and so do the bytes it moves.
+With --rate, reads and writes are each held to so many MB/s. What must hold of the medians: a step takes between 0.8 and
+1.25 of what was predicted, and so do the bytes it moves.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.record import disk_folder, entry, parser, record
+from bench.record import disk_folder, entry, parser, record, verdict
+from bench.slow_disk import held_to, slowed
 from bench.step import PHASES, WARM, mean, moved, whole
 from bench.turns import ROOT, Child
+from zcompiler.machine.file import read_machine, write_machine
 
 NEAR = 1.25
 IN_A_ROW = 2
@@ -38,6 +41,7 @@ def main() -> bool:
     arguments.add_argument("--memory", default="1.25GiB", help="zinf's option")
     arguments.add_argument("--grads", choices=("host", "nvme"), default="host", help="where gradients rest")
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--rate", type=float, default=0, help="MB/s that may be read, and written; 0: no such limit")
     given = arguments.parse_args()
     folder = disk_folder(given.nvme)
     place = {"params": "nvme", "grads": given.grads, "optimizer": "nvme"}
@@ -53,13 +57,14 @@ def main() -> bool:
                 "threads": given.threads,
                 "machine": str(machine),
                 "options": {"memory": given.memory, "nvme": folder, "place": place, "late": is_late},
+                **held_to(given.rate),
             }
             children[name] = stack.enter_context(Child(name, "bench.trainer", settings))
             children[name].ask("load")
             for _ in range(WARM):
                 children[name].ask("step")
         load = os.getloadavg()
-        calibrate(folder, machine)
+        calibrate(folder, machine, given.rate)
         print(machine.read_text())
         predicted = {name: child.ask("predict") for name, child in children.items()}
         for number in range(given.rounds):
@@ -72,10 +77,12 @@ def main() -> bool:
     return report(predicted, done, title)
 
 
-def calibrate(folder: str, file: Path) -> None:
-    """Measure the machine into `file`."""
+def calibrate(folder: str, file: Path, rate: float = 0) -> None:
+    """Measure the machine into `file`, and write there what becomes of it with a disk held to `rate` MB/s."""
     command = [sys.executable, "-m", "zcompiler.cli.app", "calibrate", "--nvme", folder, "--output", str(file)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    if rate:
+        write_machine(slowed(read_machine(file), rate * 1e6), file)
 
 
 def report(predicted: Mapping[str, Answer], done: Mapping[str, Sequence[Answer]], title: str) -> bool:
@@ -101,7 +108,9 @@ def report(predicted: Mapping[str, Answer], done: Mapping[str, Sequence[Answer]]
             ratio = f"{seen / wanted:.2f}" if wanted else "-"
             table.add_row(f"{side}: {name}", f"{wanted:.2f} {unit}", f"{seen:.2f} {unit}", ratio)
             if name in ("step", "moved"):
-                holds[f"{side}: {name}"] = 1 / NEAR <= seen / wanted <= NEAR
+                question = f"{'bytes moved' if name == 'moved' else 'step'}, update {side}, over what was predicted"
+                near = verdict("predict", question, seen / wanted, at_least=1 / NEAR, at_most=NEAR)
+                holds[f"{side}: {name}"] = near
             record("predict", side=side, what=name, predicted=wanted, measured=seen, unit=unit)
         table.add_section()
     console = Console()

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cgroup import disk_group
-from bench.record import disk_folder, entry, parser, record
+from bench.record import disk_folder, entry, parser, record, verdict
 from bench.turns import Child
 
 LEAST = 0.15
@@ -105,11 +105,12 @@ def main() -> bool:
     saving = statistics.median(
         1 - seconds(auto) / seconds(none) for auto, none in zip(answers["auto"], answers["none"], strict=True)
     )
-    holds = saving >= LEAST
+    question = f"forward and backward, over those with prefetch=0, reads at {given.rate:g} MB/s"
+    holds = verdict("prefetch", question, 1 - saving, at_most=1 - LEAST)
     console = Console()
     console.print(table)
-    verdict = "[green]yes[/green]" if holds else "[red]no [/red]"
-    console.print(f"{verdict} reading ahead saves {saving:.1%} (median of {given.pairs} pairs, wanted {LEAST:.0%})")
+    mark = "[green]yes[/green]" if holds else "[red]no [/red]"
+    console.print(f"{mark} reading ahead saves {saving:.1%} (median of {given.pairs} pairs, wanted {LEAST:.0%})")
     said = {"model": given.model, "rate": given.rate, "throttle": given.throttle, "pairs": given.pairs}
     record("prefetch", summary="saving", **said, saving=saving, holds=holds)
     return holds

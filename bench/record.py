@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -24,19 +26,44 @@ from zcompiler.options import parse_options
 
 def record(bench: str, **fields: Any) -> None:
     """Print one measurement as a JSON line."""
-    print(json.dumps({"bench": bench, **fields, **_origin()}), flush=True)
+    print(json.dumps({"bench": bench, **fields, **provenance()}), flush=True)
+
+
+def verdict(
+    bench: str,
+    question: str,
+    measured: float,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    also: bool = True,
+) -> bool:
+    """Record a ratio that answers a question, for `make bench`; whether it is at least and at most what it may be.
+
+    `also`: whether what else must hold for this answer does. With neither bound the ratio is only told.
+    """
+    above, below = at_least is None or measured >= at_least, at_most is None or measured <= at_most
+    bounds = {"at_least": at_least, "at_most": at_most, "judged": at_least is not None or at_most is not None}
+    holds = above and below and also
+    record(bench, question=question, measured=measured, **bounds, holds=holds)
+    return holds
 
 
 @cache
-def _origin() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
+    """Where a line comes from: the code, the machine, the day (UTC), and what was asked for."""
+    day = datetime.now(UTC).date().isoformat()
+    return {"torch": torch.__version__, "commit": commit(), "date": day, **machine(), "spec": _spec(sys.argv)}
+
+
+def commit() -> str:
+    """That of the working tree, `+changed` behind it where the code is not that commit's."""
     git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    if commit.returncode:
-        name = "unknown"
-    else:
-        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "zcompiler", "runtime_ext", "bench"])
-        name = commit.stdout.strip() + ("+changed" if changed.returncode else "")
-    return {"torch": torch.__version__, "commit": name, **machine(), "spec": _spec(sys.argv)}
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    if head.returncode:
+        return "unknown"
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "zcompiler", "runtime_ext", "bench"])
+    return head.stdout.strip() + ("+changed" if changed.returncode else "")
 
 
 def machine() -> dict[str, Any]:
@@ -93,3 +120,6 @@ def entry(main: Callable[[], bool]) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception:  # Python's own status would be 1: that something does not hold
+        traceback.print_exc()
+        sys.exit(2)

@@ -11,7 +11,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+from zcompiler.machine.machine import Machine
+from zcompiler.schedule.simulate.costs import DISK, MIXED
+
+
+def held_to(rate: float) -> dict[str, float]:
+    """Settings of bench.trainer for `rate` MB/s each way; none for 0."""
+    return {"read_rate": rate * 1e6, "write_rate": rate * 1e6} if rate else {}
+
+
+def slowed(machine: Machine, rate: float) -> Machine:
+    """The machine as it is while transfers either way are held to `rate` bytes a second."""
+    most = {**dict.fromkeys(DISK, rate), MIXED: 2 * rate}
+    held = (replace(one, bandwidth=min(one.bandwidth, most.get(one.name, one.bandwidth))) for one in machine.lanes)
+    return replace(machine, lanes=tuple(held))
 
 
 class SlowTransfers:

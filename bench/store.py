@@ -1,9 +1,8 @@
 """Store bandwidth through a lane, against plain threads that do nothing but direct I/O on the same disk.
 
-    python -m bench.store /path/on/a/disk [--mib 256] [--rounds 7] [--threads 2]
+    python -m bench.store [--nvme /path/on/a/disk] [--mib 256] [--rounds 7] [--threads 2]
 
 The two take turns within each round, because a disk's speed drifts; the ratio is the median of the rounds' ratios.
-The last line is JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.record import record
+from bench.record import disk_folder, entry, record, verdict
 from runtime_ext.nvme.segment import CHUNK
 from zcompiler.cli.calibrate.disk import Stored
 from zcompiler.cli.calibrate.samples import seconds
@@ -62,18 +61,18 @@ class Plain:
             thread.join()
 
 
-def main() -> None:
+def main() -> bool:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path, nargs="?", default=Path.cwd(), help="a directory on the disk to measure")
+    parser.add_argument("--nvme", type=Path, help="a directory on the disk to measure (default: zinf's own)")
     parser.add_argument("--mib", type=int, default=256, help="bytes moved in each measurement, a multiple of 16")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2, help="of each lane")
     options = parser.parse_args()
-    nbytes = options.mib << 20
+    nbytes, folder = options.mib << 20, Path(disk_folder(options.nvme))
 
-    reader, writer = (Plain(options.path, nbytes, options.threads) for _ in range(2))
+    reader, writer = (Plain(folder, nbytes, options.threads) for _ in range(2))
     np.frombuffer(writer.memory, np.uint8)[:] = 1
-    stored = Stored([options.path], nbytes, options.threads, 16 << 20)
+    stored = Stored([folder], nbytes, options.threads, 16 << 20)
 
     def plain_mixed() -> None:
         threads = [*reader.start(os.preadv), *writer.start(os.pwritev)]
@@ -103,8 +102,10 @@ def main() -> None:
         result[name] = {"plain": round(slow / 1e9, 3), "store": round(fast / 1e9, 3), "ratio": round(ratio, 3)}
         spread = f"{min(direct) / 1e9:.2f} to {max(direct) / 1e9:.2f}"
         print(f"{name:8}{slow / 1e9:12.2f}{fast / 1e9:12.2f}{ratio:8.2f}{'':4}{spread}")
+        verdict("store", f"the store's rate, over that of plain direct I/O, {name}", ratio)
     record("store", **result)
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    entry(main)

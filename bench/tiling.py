@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.record import disk_folder, entry, parser, record
+from bench.record import disk_folder, entry, parser, record, verdict
 from runtime_ext.host import HostArena
 from runtime_ext.host.arena import PAGE, HostBuffer
 from zcompiler.training.session import session_for
@@ -113,7 +113,12 @@ def main() -> bool:
     ratios = {factor: width / found[1] for factor, width in found.items()}
     for factor, width in found.items():
         table.add_row(str(factor), str(width), f"{ratios[factor]:.2f}", f"{math.sqrt(factor):.2f}")
-    holds = all(abs(ratio / math.sqrt(factor) - 1) <= WITHIN for factor, ratio in ratios.items())
+    holds = True
+    for factor in FACTORS[1:]:
+        root = math.sqrt(factor)
+        bounds = {"at_least": (1 - WITHIN) * root, "at_most": (1 + WITHIN) * root}
+        question = f"widest layer in {factor} tiles, over that in one"
+        holds = verdict("tiling", question, ratios[factor], **bounds) and holds
     console = Console()
     console.print(table)
     console.print(f"{'[green]yes[/green]' if holds else '[red]no [/red]'} it grows with the root, within {WITHIN:.0%}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,13 @@ SHOWN = 15  # lines of a failed child's stderr
 
 # In a shell, so that the process is in the group before it holds anything.
 _ENTER = 'echo $$ > "$0" && exec "$@"'
+
+
+def reason(last_words: str) -> str:
+    """The line that names the error, among what a process said last; "" where it said nothing."""
+    lines = [line.strip() for line in last_words.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|DoesNotFit|Unavailable)\b", line)]
+    return (named or lines or [""])[-1]
 
 
 class Ended(RuntimeError):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.curve import MIB, limits, point_of, reason, report
+from bench.curve import MIB, answer, limits, point_of, report
 from bench.step import PHASES
 from bench.trainer import Trainer
-from bench.turns import Ended
+from bench.turns import Ended, reason
 from zcompiler.machine.choose import shipped_machine
 from zcompiler.machine.file import write_machine
 
@@ -49,10 +50,35 @@ def test_the_medians_decide(change: dict[str, Any], holds: bool, capsys: pytest.
 
 def test_a_limit_without_a_step_is_told_and_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     tail = "  Traceback\n  zcompiler.errors.DoesNotFit: memory=2MiB is too small\n\n  Set TORCHDYNAMO_VERBOSE=1"
-    error = reason(Ended("zinf", 1, tail))
+    error = reason(str(Ended("zinf", 1, tail)))
     assert error == "zcompiler.errors.DoesNotFit: memory=2MiB is too small"
     assert not report([{"memory": 2 * MIB, "error": error, "holds": False}], "a title")
     assert "2 MiB: zcompiler.errors.DoesNotFit: memory=2MiB is too small" in capsys.readouterr().out
+
+
+def test_all_limits_together_answer_by_the_furthest_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = {"inductor": [step(1.0)]}
+    points = [
+        {"memory": MIB, "error": "DoesNotFit", "holds": False},
+        point_of(100 * MIB, PREDICTED, {**steps, "zinf": [step(1.7, peak=279 * MIB)]}),
+        point_of(200 * MIB, PREDICTED, {**steps, "zinf": [step(2.2, nbytes=150)]}),
+        point_of(300 * MIB, {**PREDICTED, "moved": {}}, {**steps, "zinf": [step(1.9, nbytes=0, peak=None)]}),
+    ]
+    answer(points)
+    found = {line["question"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    measured = {question: (round(line["measured"], 3), line["holds"]) for question, line in found.items()}
+    assert measured == {
+        "limits without a step, over 4 limits tried": (0.25, False),
+        "step, over what was predicted, the furthest of 4 limits": (0.85, True),
+        "bytes moved, over what was predicted, the furthest of 4 limits": (0.75, False),
+        "memory held, over what may be, the most of 4 limits": (0.9, True),
+        "step with memory=100MiB, over one of torch.compile in memory": (1.7, True),
+        "step with memory=300MiB, over one of torch.compile in memory": (1.9, True),
+    }
+    moves = point_of(100 * MIB, {**PREDICTED, "moved": {}}, {**steps, "zinf": [step()]})
+    answer([moves])
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [line["holds"] for line in lines if line["question"].startswith("bytes moved")] == [False]
 
 
 @pytest.mark.parametrize("memory", ["1MiB", "64MiB"])

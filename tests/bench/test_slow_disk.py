@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.slow_disk import SlowTransfers
+from bench.slow_disk import SlowTransfers, held_to, slowed
+from zcompiler.machine.choose import shipped_machine
+from zcompiler.schedule.simulate.costs import shared_lanes
 
 
 class Clock:
@@ -38,3 +40,12 @@ def test_requests_at_once_are_served_one_after_another() -> None:
     read(3, [bytearray(100)], 0)
     read(3, [bytearray(100)], 100)
     assert slept == [pytest.approx(0.1), pytest.approx(0.2)]
+
+
+def test_a_machine_is_described_with_the_rate_that_its_disk_is_held_to() -> None:
+    laptop = shipped_machine("laptop")
+    rates = {lane.name: lane.bandwidth for lane in slowed(laptop, 500e6).lanes}
+    assert rates == {"nvme_read": 500e6, "nvme_write": 500e6, "nvme_mixed": 1000e6}
+    assert set(shared_lanes(slowed(laptop, 500e6)).values()) == {1.0}  # neither way slows the other
+    assert slowed(laptop, 100e9) == laptop
+    assert held_to(0) == {} and held_to(500) == {"read_rate": 500e6, "write_rate": 500e6}

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from bench.step import PHASES, Round, mean, report
+from bench.step import PHASES, Round, mean, report, rounds_of
 
 GB = 10**9
 
@@ -53,3 +54,34 @@ def test_the_mean_of_steps() -> None:
     together = mean([step(3.0, 3 * GB), step(5.0, 3 * GB)])
     assert together["phases"]["forward"]["seconds"] == pytest.approx(1.5)
     assert together["phases"]["optimizer"]["read"] == {"param": GB}
+
+
+def test_rounds_take_turns_and_have_what_is_known_of_a_disk_that_is_held_to_a_rate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+
+    class Answering:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def ask(self, command: str) -> dict[str, Any]:
+            asked.append(f"{self.name} {command}")
+            return step(3.0, 3 * GB)
+
+    children: Any = {name: Answering(name) for name in ("inductor", "at once", "late")}
+    done = rounds_of(children, 2, {"disk": {"bytes": GB, "seconds": 1.0}})
+    assert asked == [
+        f"{name} step" for name in ("late", "at once", "inductor", "inductor", "at once", "late") for _ in "ab"
+    ]
+    assert [r["disk"] for r in done] == [{"bytes": GB, "seconds": 1.0}] * 2
+    assert [len(r) for r in done] == [4, 4] and report(done, "a title", GB, 2 * GB)
+    questions = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"question"' in line]
+    # An update moves 3 GB, and the disk 1 GB a second.
+    assert {q["question"]: (round(q["measured"], 3), round(q["at_most"], 3)) for q in questions} == {
+        "step, update at once, over a step in memory": (1.0, 2.3),
+        "step, update late, over a step in memory": (1.0, 1.6),
+        "optimizer step alone, over the time of disk or memory for it": (0.333, 1.15),
+        "bytes read by it, over the bytes of the states": (1.0, 1.05),
+        "bytes written by it, over the bytes of the states": (1.0, 1.05),
+    }
