@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from tests.cli.test_app import run_main
+from zcompiler.cli import run_target
 from zcompiler.cli.app import app
+from zcompiler.cli.run_target import PEAK, STEP
 from zcompiler.compare.files import read_side
 
 MODEL = """
@@ -145,6 +148,41 @@ def test_a_base_that_lacks_the_work_of_a_run_is_refused() -> None:
     Path("base.json").write_text(json.dumps(base))
     result = CliRunner().invoke(app, ["diff", "base.json", "base.json"])
     assert '"works" does not say what run(fwd/blocks.0) in fwd/blocks.0 of graph0 is' in str(result.exception)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_run_is_compared_with_the_run_of_the_base(train: bool, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZINF_NVME", str(disk))
+    monkeypatch.setattr(run_target, "ROUNDS", 1)
+    infer = () if train else ("--infer",)
+    assert check("--run", "--update", *infer) == (
+        0,
+        f"base.json: written, {'2 schedules' if train else '1 schedule'}\n",
+    )
+    base = json.loads(Path("base.json").read_text())
+    step, peak = (float(base["metrics"][f"measured {name}"]) for name in (STEP, PEAK))
+    assert step > 0 and 0.1 < peak <= 1
+    base["metrics"][f"measured {STEP}"] = "0.001"
+    Path("base.json").write_text(json.dumps(base))
+    status, shown = check("--run", *infer)
+    assert status == 1
+    assert "it was run, and no schedule says this" in said(shown, f"measured {STEP}")
+    assert shown.splitlines()[-1].endswith(" --against base.json --run --update")
+    figures = re.search(r"1 of (\d+) figures", shown)
+    status, shown = check(*infer)
+    assert status == 0 and "measured" not in shown
+    assert figures and f", in {int(figures[1]) - 2} figures." in shown
+
+
+def test_a_run_needs_a_model_and_a_base_is_looked_for_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_target, "measured", None)  # nothing is run
+    assert run_main(monkeypatch, "check", "base.json", "--run", "--against", "base.json") == 2
+    assert "--run trains a model, and base.json names schedules" in capsys.readouterr().err
+    assert run_main(monkeypatch, "check", "model.py", "--run", "--against", "gone.json") == 2
+    said = "gone.json: no such base; make one: zinf check model.py --against gone.json --run --update"
+    assert said in capsys.readouterr().err
 
 
 def test_a_model_that_no_longer_fits_is_worse_and_one_that_is_not_there_is_trouble(

@@ -37,6 +37,15 @@ def test_it_reads_back() -> None:
     assert side == Side({"step": STEP}, 2) and format_base(side) == TEXT
 
 
+def test_what_was_measured_stands_there_alone() -> None:
+    text = format_base(Side({"step": STEP}, 2, measured={"a ratio": 1630}))
+    assert json.loads(text)["metrics"]["measured a ratio"] == "1.630"
+    side = parse_base(text, "base.json")
+    assert side.measured == {"a ratio": 1630} and format_base(side) == text
+    with pytest.raises(BadInput, match=r"b\.json: 'measured a ratio' is 'fast', not a number: write it anew with --up"):
+        parse_base(text.replace("1.630", "fast"), "b.json")
+
+
 def test_times_of_another_release_are_no_contradiction() -> None:
     metrics = json.loads(TEXT)["metrics"]
     assert parse_base(broken({"metrics": {**metrics, "exposed on laptop": "9.000 ms"}}), "base.json").compiled == 2

@@ -17,6 +17,7 @@ from tests.schedule.test_simulate import steps, updates
 from zcompiler.compare.difference import compare
 from zcompiler.compare.gate import TOLERANCES, Finding, judge, parse_tolerances
 from zcompiler.compare.metrics import Metric, Side, measure
+from zcompiler.compare.numbers import shown
 from zcompiler.compare.sides import compare_sides
 from zcompiler.compare.times import estimated_work, reference_machines, timeline
 from zcompiler.errors import BadInput
@@ -198,9 +199,19 @@ def test_a_tolerance_lets_that_much_through() -> None:
     assert parse_tolerances(())["exposed"] == TOLERANCES["exposed"] == Fraction(1, 50)
 
 
+def test_what_was_measured_may_rise_by_half_and_is_judged_only_where_both_sides_know_it() -> None:
+    verdicts = []
+    for before, after in ((1000, 1500), (1000, 1501), (1000, 400), (None, 9000), (9000, None)):
+        sides = [Side({"step": STEP}, measured={} if n is None else {"a ratio": n}) for n in (before, after)]
+        (found,) = [one for one in judge(compare_sides(*sides)) if one.metric.kind == "measured"]
+        assert str(found.metric) == "measured a ratio" and shown(found.metric, 1630) == "1.630"
+        verdicts.append((found.verdict, bool(found.because)))
+    assert verdicts == [("within", False), ("worse", True), ("better", False), ("shown", False), ("shown", False)]
+
+
 @pytest.mark.parametrize("text", ["bytes", "bytes=1", "bytes=-1%", "byte=1%", "step=1%", "peak=1 %"])
 def test_a_tolerance_that_is_none_is_refused(text: str) -> None:
-    said = "write KIND=PERCENT%, such as bytes=1%; without it: bytes=0%, peak=0%, exposed=2%, counts=0%"
+    said = "write KIND=PERCENT%, such as bytes=1%; without it: bytes=0%, peak=0%, exposed=2%, counts=0%, measured=50%"
     with pytest.raises(BadInput, match=said) as refused:
         parse_tolerances([text])
     assert ("did you mean" in str(refused.value)) == text.startswith("byte=")

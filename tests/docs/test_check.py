@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.compare.texts import ONE_RANK, golden
+from zcompiler.cli import run_target
 from zcompiler.cli.app import app
 from zcompiler.compare.gate import TOLERANCES
 
@@ -49,6 +50,23 @@ def test_the_commands_take_the_model_of_the_page(tmp_path: Path, monkeypatch: py
     text = Path("schedule.json").read_text()
     # The limit is one that the optimizer's states do not fit in.
     assert '"nvme_write": ' in text and "state f32 520KiB home=nvme" in text and "f32[32,256,256]" in text
+
+
+def test_a_run_adds_what_was_measured(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZINF_NVME", str(disk))
+    monkeypatch.setattr(run_target, "ROUNDS", 1)
+    (code,) = blocks("python")
+    Path("model.py").write_text(code)
+    (block,) = blocks("sh")
+    update, check = block.splitlines()
+    assert zinf(f"{update} --compute eager") == (0, ["schedule.json: written, 2 schedules"])
+    text = Path("schedule.json").read_text()
+    named = re.findall(r"^\| `(measured [^`]+)` \|", PAGE, re.MULTILINE)
+    assert len(named) == 2 and [name for name in named if f'"{name}": "' not in text] == []
+    # On a machine that is busy the step may take any time, so what it took is not judged here.
+    status, shown = zinf(f"{check} --compute eager --tolerance measured=100000%")
+    assert status == 0 and shown[-1].startswith(("No worse than schedule.json, in ", "Better than schedule.json."))
 
 
 def test_a_failure_looks_like_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

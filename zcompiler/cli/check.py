@@ -32,6 +32,7 @@ def check(
     asked: Asked,
     against: Path,
     *,
+    run: bool = False,
     update: bool = False,
     tolerances: Sequence[str] = (),
     as_json: bool = False,
@@ -39,18 +40,22 @@ def check(
     """Compare the schedules of a target, or those in files and folders, with those in `against`; 1 where one of their
     figures is worse, else 0.
 
-    `update` writes them to `against`, a `.json` file, instead. BadInput for what cannot be read or breaks rules, and as
+    `run` trains the target, too, and compares what was measured; else what the base says of that is left out. `update`
+    writes the new ones to `against`, a `.json` file, instead. BadInput for what cannot be read or breaks rules, and as
     `described` for a target; DoesNotFit where it no longer fits.
     """
     allowed = parse_tolerances(tolerances)
-    new = _side(names, asked)
-    given = " ".join(names)
+    given, command = " ".join(names), f"{_command(names, asked, against)}{' --run' if run else ''}"
+    if update and against.suffix != ".json":
+        raise BadInput(f"{against}: --update writes a base, whose name ends in .json")
+    if not update and not against.exists():
+        raise BadInput(f"{against}: no such base; make one: {command} --update")
+    new = _side(names, asked, run)
     require_rules(new, given)
     if update:
         return _update(new, against)
-    if not against.exists():
-        raise BadInput(f"{against}: no such base; make one: {_command(names, asked, against)} --update")
     old = read_side([against])
+    old = old if run else replace(old, measured={})
     require_rules(old, str(against))
     compared = compare_sides(old, new)
     gone = sorted(compared.old.schedules.keys() - new.schedules.keys())
@@ -69,12 +74,14 @@ def check(
         console = new_console()
         for name in gone:
             console.print(f"The schedule {name} is there no longer.", markup=False)
-        _show(console, findings, _Words(_command(names, asked, against), _diff(names, asked, against)), against)
+        _show(console, findings, _Words(command, _diff(names, asked, against)), against)
     return 1 if worse else 0
 
 
-def _side(names: Sequence[str], asked: Asked) -> Side:
+def _side(names: Sequence[str], asked: Asked, run: bool) -> Side:
     if _are_schedules(names):
+        if run:
+            raise BadInput(f"--run trains a model, and {' '.join(names)} names schedules: nothing can be run")
         if said := asked.said():
             raise BadInput(
                 f"--{said[0]} says how a model is planned, and {' '.join(names)} names schedules that are there"
@@ -82,21 +89,22 @@ def _side(names: Sequence[str], asked: Asked) -> Side:
         return read_side([Path(name) for name in names])
     options = replace(asked, machine=_machine(asked)).options()
     from zcompiler.cli.dump.describing import described, side_of
+    from zcompiler.cli.run_target import measured
 
+    wanted = asked.wanted(names[0])
     try:
-        found = described(asked.wanted(names[0]), options, autocast=asked.autocast)
+        found = described(wanted, options, autocast=asked.autocast)
+        ratios = measured(wanted, options, autocast=asked.autocast) if run else {}
     except (BadInput, DoesNotFit, OptionError):
         raise
     except ZinfError as error:  # 1 is the status of what is worse
         raise BadInput(str(error)) from error
     for note in found.notes:
         typer.echo(f"warning: {note}", err=True)
-    return side_of(found)
+    return replace(side_of(found), measured=ratios)
 
 
 def _update(new: Side, against: Path) -> int:
-    if against.suffix != ".json":
-        raise BadInput(f"{against}: --update writes a base, whose name ends in .json")
     text = format_base(new)
     known = against.exists() and against.read_bytes() == text.encode()
     if not known:

@@ -85,6 +85,7 @@ def check(
     new: Annotated[list[str], typer.Argument(metavar="NEW...", help=f"{TARGET} Or files and folders of .zsched text.")],
     against: Annotated[Path, typer.Option(help="The base (.json), or files as for NEW, to be no worse than.")],
     asked: Asked,
+    run: Annotated[bool, typer.Option("--run", help="Train the model as well, and compare its times.")] = False,
     update: Annotated[bool, typer.Option("--update", help="Make NEW the base.")] = False,
     tolerance: Annotated[
         list[str] | None, typer.Option(help="How much a kind of figure may rise, such as bytes=1%; again for more.")
@@ -96,9 +97,10 @@ def check(
     That is, where a step moves, holds or waits for more. Ends with status 1 then, else 0. Without --machine a model is
     planned for the shipped laptop, so that every machine finds the same.
     """
-    from zcompiler.cli.check import check as run
+    from zcompiler.cli.check import check as compare
 
-    raise typer.Exit(run(new, asked, against, update=update, tolerances=tolerance or (), as_json=as_json))
+    status = compare(new, asked, against, run=run, update=update, tolerances=tolerance or (), as_json=as_json)
+    raise typer.Exit(status)
 
 
 @app.command(rich_help_panel=SCHEDULES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from zcompiler.compare.metrics import Metric, Side, measure
+from zcompiler.compare.metrics import THOUSAND, Metric, Side, measure
 from zcompiler.compare.numbers import shown
 from zcompiler.compare.works import format_work, parse_work
 from zcompiler.errors import BadInput
@@ -18,8 +18,9 @@ from zcompiler.schedule.words import UPDATE_LANE
 
 VERSION = 1
 _KEY = "zinf-base"
-# Simulated again when compared, so that a release of zinf which prices differently changes both sides.
-_TIMES = ("exposed", "step")
+# As people read them. Times are simulated again when compared, so that a release of zinf which prices differently
+# changes both sides.
+_SHOWN = ("exposed", "step", "measured")
 
 
 def format_base(side: Side) -> str:
@@ -55,7 +56,8 @@ def parse_base(text: str, where: str) -> Side:
     if not isinstance(stated, dict):
         raise BadInput(f'{where}: no base: "metrics" has to map names to figures')
     found = {n: _schedule(lines, f"{where}: {n}") for n, lines in lines_of.items()}
-    side = Side(found, _compiled(stated), _works(base.get("works", {}), found, where))
+    works = _works(base.get("works", {}), found, where)
+    side = Side(found, _compiled(stated), works, _measured(stated, where))
     right = _metrics(measure(side, ()))
     for key, value in right.items():
         if stated.get(key) != value:
@@ -99,6 +101,19 @@ def _compiled(metrics: dict[str, Any]) -> int | None:
     return stated if isinstance(stated, int) else None
 
 
+def _measured(metrics: dict[str, Any], where: str) -> dict[str, int]:
+    """Nothing but the text itself says these."""
+    found = {}
+    for key, value in metrics.items():
+        kind, _, name = key.partition(" ")
+        if kind == "measured":
+            try:
+                found[name] = round(float(value) * THOUSAND)
+            except (TypeError, ValueError) as error:
+                raise BadInput(f"{where}: {key!r} is {value!r}, not a number: write it anew with --update") from error
+    return found
+
+
 def _metrics(metrics: dict[Metric, int]) -> dict[str, int | str]:
     return {str(metric): _stated(metric, number) for metric, number in metrics.items()}
 
@@ -107,4 +122,4 @@ def _stated(metric: Metric, number: int) -> int | str:
     # Sizes exactly, as they are compared with what the schedules say.
     if metric.kind in ("bytes", "peak"):
         return format_bytes(number)
-    return shown(metric, number) if metric.kind in _TIMES else number
+    return shown(metric, number) if metric.kind in _SHOWN else number

@@ -23,7 +23,8 @@ _NAMED = 3
 
 def because(metric: Metric, compared: Compared) -> str:
     """One line that names the op: for bytes the one that moves most more, for a peak the one that holds most and what
-    it holds more, for exposed time the one that is waited for longer, for counts what is new."""
+    it holds more, for exposed time the one that is waited for longer, for counts what is new. What was measured names
+    no op."""
     match metric.kind:
         case "bytes":
             return _bytes(metric.of, compared)
@@ -31,6 +32,8 @@ def because(metric: Metric, compared: Compared) -> str:
             return _peak(metric.of, metric.schedule, compared)
         case "exposed":
             return _exposed(metric.of, compared)
+        case "measured":
+            return "it was run, and no schedule says this; on a machine that was busy, run it again"
         case _:
             return _count(metric.of, compared)
 

@@ -33,11 +33,13 @@ def read_side(paths: Sequence[Path]) -> Side:
     found: dict[str, Schedule] = {}
     compiled = None
     works: dict[str, Mapping[str, Work]] = {}
+    measured: dict[str, int] = {}
     for path in paths:
         if path.suffix == ".json":
             base = parse_base(_text(path), str(path))
             schedules, compiled = base.schedules, base.compiled
             works |= base.works
+            measured |= base.measured
         elif path.is_dir():
             schedules = {name: _schedule(file) for name, file in _files(path).items()}
         else:
@@ -47,7 +49,7 @@ def read_side(paths: Sequence[Path]) -> Side:
             raise BadInput(f"{path}: another file or folder named before it has a schedule {twice[0]}, too")
         found.update(schedules)
     graphs = {name for name, schedule in found.items() if not updates_only(schedule)}
-    return Side(found, compiled, works if graphs <= works.keys() else {})
+    return Side(found, compiled, works if graphs <= works.keys() else {}, measured)
 
 
 def holds_schedules(path: Path) -> bool:

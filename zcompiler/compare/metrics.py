@@ -17,6 +17,7 @@ from zcompiler.schedule.verify import verify
 from zcompiler.schedule.words import RUN_LANES
 
 NANOSECONDS = 10**9
+THOUSAND = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Side:
     """One of two things to compare: the schedules of a step by name (graphs, and the update), as `zcompiler.schedule`
     gives them. `compiled`: how many distinct regions are compiled, which a schedule does not say (None: unknown).
     `works`: what each run asks of a machine, by schedule and the name of what runs; empty where only the text is known.
+    `measured`: ratios, in thousandths, that a run of the step gave, by name; empty where it was not run.
     """
 
     schedules: Mapping[str, Schedule]
     compiled: int | None = None
     works: Mapping[str, Mapping[str, Work]] = field(default_factory=dict)
+    measured: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metric(NamedTuple):
@@ -41,6 +44,7 @@ class Metric(NamedTuple):
     exposed  a machine      nanoseconds of a step in which computing waits for transfers, the end of each schedule
                             included
     step     a machine      nanoseconds of a step
+    measured a ratio        thousandths of it
     """
 
     kind: str
@@ -85,8 +89,9 @@ def measure(side: Side, machines: Iterable[Machine] | None = None) -> dict[Metri
             peaks[Metric("peak", tier, name)] = most
     if side.compiled is not None:
         found[Metric("counts", "compiled")] = side.compiled
+    ratios = {Metric("measured", name): number for name, number in side.measured.items()}
     times = {} if any(map(verify, schedules.values())) else _times(side, machines)
-    return dict(found) | peaks | times
+    return dict(found) | peaks | times | ratios
 
 
 def _times(side: Side, machines: Iterable[Machine] | None) -> dict[Metric, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zcompiler.compare.metrics import NANOSECONDS, Metric
+from zcompiler.compare.metrics import NANOSECONDS, THOUSAND, Metric
 from zcompiler.schedule.sizes import UNITS
 
 
@@ -23,6 +23,8 @@ def shown(metric: Metric, number: int | None) -> str:
         return "-"
     if metric.kind in ("bytes", "peak"):
         return size(number)
+    if metric.kind == "measured":
+        return f"{number / THOUSAND:.3f}"
     return duration(number / NANOSECONDS) if metric.kind in ("exposed", "step") else str(number)
 
 

@@ -32,7 +32,7 @@ class Compared:
     @property
     def metrics(self) -> list[Metric]:
         """Those that either side has, in the order of the table."""
-        order = {"bytes": 0, "peak": 1, "exposed": 2, "step": 3, "counts": 4}
+        order = {"bytes": 0, "peak": 1, "exposed": 2, "step": 3, "counts": 4, "measured": 5}
         return sorted({*self.before, *self.after}, key=lambda m: (order[m.kind], m.schedule, m.of))
 
 

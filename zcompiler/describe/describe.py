@@ -66,7 +66,7 @@ def describe(
     capturing = Capturing(chosen, compute, cpu_only(chosen.memory), machine, sources, given)
     for note in notes:
         capturing.note(note)
-    args, kwargs = _arguments(each_tensor(lambda t: without_bytes(t, mode), inputs))
+    args, kwargs = arguments_of(each_tensor(lambda t: without_bytes(t, mode), inputs))
     compiled = compile_apart(copy, capturing)
     make = optimizer or getattr(torch.optim, chosen.optimizer)
     updater: torch.optim.Optimizer | None = None
@@ -74,7 +74,7 @@ def describe(
         with mode, torch.set_grad_enabled(train):
             out = compiled(*args, **kwargs)
             if train:
-                _loss_of(out, loss).backward()
+                loss_of(out, loss).backward()
                 updater = make(copy.parameters()) if update else None
     except NO_VALUES as error:
         raise ZinfError(
@@ -96,13 +96,15 @@ def describe(
     return Schedules(tuple(capturing.graphs), step, late, fused, chosen, machine, tuple(capturing.notes), made_for)
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A batch as `describe` takes it, as positional and keyword arguments."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs), {}) if isinstance(inputs, tuple | list) else ((inputs,), {})
 
 
-def _loss_of(out: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
+def loss_of(out: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
+    """What is trained on, given what the model returns: see `describe`. ZinfError where there is nothing."""
     found: Any
     if loss is not None:
         found = loss(out)

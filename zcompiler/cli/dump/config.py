@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from zcompiler.describe.build import built
+from zcompiler.describe.build import Build, built
 from zcompiler.errors import ZinfError, did_you_mean
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def configured(
-    name: str, settings: Sequence[str], size: tuple[int, int], *, dtype: str | None, train: bool
+    name: str, settings: Sequence[str], size: tuple[int, int], *, dtype: str | None, train: bool, build: Build = built
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """The model of a configuration (a JSON file, a folder with config.json, a model type such as `llama`, or a class
     name such as `LlamaForCausalLM`) with `settings` NAME=VALUE on top, and a batch of size (sequences, tokens).
@@ -35,7 +35,7 @@ def configured(
     if dtype is not None:
         config.dtype = DTYPES[dtype]
     kind = _class_of(transformers, name, config)
-    model = built(lambda: kind._from_config(config), f"{kind.__name__} of {name}")
+    model = build(lambda: kind._from_config(config), f"{kind.__name__} of {name}")
     model.train(train)
     ids = torch.zeros(size, dtype=torch.int64)
     has_loss = train and "labels" in inspect.signature(kind.forward).parameters

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from zcompiler.cli.dump.config import configured
-from zcompiler.describe.build import built
+from zcompiler.describe.build import Build, built
 from zcompiler.errors import ZinfError
 
 
@@ -40,16 +40,16 @@ class Wanted:
     train: bool = True
 
 
-def load(wanted: Wanted) -> Target:
-    """ZinfError in one line for what is not there or not as it should be."""
+def load(wanted: Wanted, build: Build = built) -> Target:
+    """ZinfError in one line for what is not there or not as it should be. `build` makes the model: without its bytes,
+    unless said otherwise."""
     path = Path(wanted.name)
     if path.suffix == ".py":
-        return _from_module(_module_of(path), str(path))
+        return _from_module(_module_of(path), str(path), build)
     if ":" in wanted.name:
-        return _from_function(wanted.name)
-    model, inputs = configured(
-        wanted.name, wanted.settings, (wanted.batch, wanted.tokens), dtype=wanted.dtype, train=wanted.train
-    )
+        return _from_function(wanted.name, build)
+    size = (wanted.batch, wanted.tokens)
+    model, inputs = configured(wanted.name, wanted.settings, size, dtype=wanted.dtype, train=wanted.train, build=build)
     return Target(model, inputs)
 
 
@@ -65,15 +65,15 @@ def _module_of(path: Path) -> ModuleType:
     return module
 
 
-def _from_module(module: ModuleType, where: str) -> Target:
+def _from_module(module: ModuleType, where: str, build: Build) -> Target:
     for name, what in (("model", "returns the model"), ("inputs", "returns a batch, as a dict or a tuple")):
         if not callable(getattr(module, name, None)):
             raise ZinfError(f"{where} has no function {name}(), which {what}")
-    model = _checked(built(module.model, f"model() in {where}"), f"model() in {where}")
+    model = _checked(build(module.model, f"model() in {where}"), f"model() in {where}")
     return Target(model, module.inputs(), getattr(module, "loss", None), getattr(module, "optimizer", None))
 
 
-def _from_function(name: str) -> Target:
+def _from_function(name: str, build: Build) -> Target:
     module_name, _, function_name = name.partition(":")
     sys.path.insert(0, "")  # modules of the working directory, as for `python -m`
     try:
@@ -85,7 +85,7 @@ def _from_function(name: str) -> Target:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ZinfError(f"{name}: module {module_name} has no function {function_name}")
-    made = built(function, name)
+    made = build(function, name)
     if isinstance(made, tuple) and len(made) == 2:
         return Target(_checked(made[0], name), made[1])
     inputs = getattr(module, "inputs", None)
