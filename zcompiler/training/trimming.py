@@ -11,7 +11,7 @@ from zcompiler.torch_compat import trim_memory
 # How much must have been freed for a trim to be worth some ten milliseconds.
 LEAST = 96 << 20
 # The part of the limit that a process may hold before it gives back what is free.
-FULL = 0.9
+FULL = 0.7
 
 
 class Trimming:
