@@ -42,6 +42,8 @@ class Ended(RuntimeError):
 class Child:
     """`python -m module settings` as a process of its own, in the cgroup directory `group` from the start.
 
+    `python` is the interpreter, another one than this for a module that wants another virtual environment.
+
     A context manager: however the block is left, the process and its own children have ended afterwards. Ended when it
     does not get ready.
     """
@@ -53,10 +55,11 @@ class Child:
         settings: Mapping[str, Any],
         *,
         group: Path | None = None,
+        python: Path = Path(sys.executable),
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        command = [sys.executable, "-m", module, json.dumps(settings)]
+        command = [str(python), "-m", module, json.dumps(settings)]
         if group is not None:
             command = ["/bin/sh", "-c", _ENTER, str(group / "cgroup.procs"), *command]
         offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
