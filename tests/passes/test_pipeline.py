@@ -12,7 +12,7 @@ from zcompiler.passes.partition_params import PartitionParams
 from zcompiler.passes.pipeline import PassError, PipelineError, parse_pipeline, print_pipeline, run_pipeline
 from zcompiler.passes.prefetch_reads import PrefetchReads
 from zcompiler.passes.release_params import ReleaseParams
-from zcompiler.schedule.graph import op_nodes
+from zcompiler.schedule.graph import op_nodes, op_of
 from zcompiler.schedule.model import Schedule, Tier
 from zcompiler.schedule.text import parse_schedule, print_schedule
 from zcompiler.schedule.verify import same_comm, verify
@@ -93,7 +93,7 @@ class DropReleases(Pass):
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         for node in op_nodes(graph):
-            if node.kwargs["value"] == "l0" and not node.users:
+            if op_of(node).value == "l0" and not node.users:
                 graph.erase_node(node)
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from zcompiler.schedule import ops
-from zcompiler.schedule.graph import header, op_nodes, to_graph, to_schedule
+from zcompiler.schedule.graph import header, op_nodes, op_of, to_graph, to_schedule
 from zcompiler.schedule.text import parse_schedule
 
 TEXT = """zsched 1
@@ -60,7 +62,7 @@ def test_a_moved_node_gets_the_waits_of_its_new_place() -> None:
     read, run = (next(n for n in op_nodes(graph) if n.name == name) for name in ("read_l0_1", "run_update_l0"))
     after_write = next(n for n in op_nodes(graph) if n.name == "release_l0")
     after_write.append(read)
-    read.meta["region"], read.meta["for_region"] = "update/l0", "fwd/l0"
+    read.meta["region"], read.meta["op"] = "update/l0", replace(op_of(read), for_region="fwd/l0")
     moved = to_schedule(graph).regions[0].ops[-1]
     assert (moved.kind, moved.after, moved.for_region) == ("read", ("write(l0)",), "fwd/l0")
     assert "read(l0)@update/l0" in to_schedule(graph).regions[2].ops[0].after

@@ -9,7 +9,7 @@ import torch.fx
 from zcompiler.passes.base import Facts
 from zcompiler.passes.rewrite import GATHER_KINDS, issue_order, releases_of
 from zcompiler.schedule.flow import Place, form_bytes
-from zcompiler.schedule.graph import header, kind_of, op_nodes, region_nodes, users_of, value_of
+from zcompiler.schedule.graph import header, kind_of, op_nodes, op_of, region_nodes, users_of, value_of
 from zcompiler.schedule.words import phase_of
 
 SLOW_KINDS = ("read", "reload")
@@ -58,20 +58,20 @@ def find_chains(graph: torch.fx.Graph, facts: Facts) -> tuple[list[torch.fx.Node
     for node in op_nodes(graph):
         kind, at = kind_of(node), order[node]
         if kind == "release":
-            place = Place(value_of(node), str(node.kwargs["form"]), str(node.kwargs["src"]))
+            place = Place(value_of(node), op_of(node).form, op_of(node).src)
             freed_before[place] = slot_after[at]
         if kind not in GATHER_KINDS or node in taken:
             continue
         slot = slot_after[at]
         ahead = slot < len(slots) and slots[slot].meta["region"] == node.meta["region"]
-        if kind in SLOW_KINDS and ahead and not node.meta["for_region"]:
+        if kind in SLOW_KINDS and ahead and not op_of(node).for_region:
             hops = _hops(graph, facts, node, phase_starts[slot], order, slot_after, freed_before)
             chain = Chain(slot, hops, dict(fixed))
             fixed.clear()
             taken.update(h.node for h in chain.hops)
             chains.append(chain)
         else:
-            fixed[str(node.kwargs["lane"])] = slot
+            fixed[op_of(node).lane] = slot
     return slots, chains
 
 
@@ -116,11 +116,11 @@ def _hops(
         value = value_of(node)
         gathers = kind_of(node) == "all_gather"
         form = "full" if gathers else header(graph).moved_form(value)
-        tier = facts.compute if gathers else str(node.kwargs["dst"])
+        tier = facts.compute if gathers else op_of(node).dst
         # A write of the value took the copy that was here, so what follows its release follows the write too.
         first = max(earliest, freed_before.get(Place(value, form, tier), 0), slot - 1 if gathers else 0)
         nbytes = form_bytes(values[value], form)
-        hops.append(Hop(node, str(node.kwargs["lane"]), tier, nbytes, order[node], first))
+        hops.append(Hop(node, op_of(node).lane, tier, nbytes, order[node], first))
         following = [u for u in users_of(node) if kind_of(u) in GATHER_KINDS and slot_after[order[u]] == slot]
         freed = releases_of(node)
         node = following[0] if len(following) == 1 else None

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch.fx
 
 from zcompiler.passes.base import Facts, Pass, chosen
-from zcompiler.passes.rewrite import add_release, issue_order, names_of, past_releases, releases_of, runs_of
-from zcompiler.schedule.graph import add_op, header, kind_of, op_nodes, region_nodes, users_of, value_of
+from zcompiler.passes.rewrite import add_release, issue_order, past_releases, releases_of, runs_of
+from zcompiler.schedule.graph import add_op, header, kind_of, op_nodes, op_of, region_nodes, users_of, value_of
 from zcompiler.schedule.model import Op
 from zcompiler.schedule.words import STORE, phase_of
 
@@ -69,7 +69,7 @@ class OffloadActivations(Pass):
     ) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node], list[torch.fx.Node], list[torch.fx.Node]]]:
         """(the copy as forward leaves it, forward runs that touch it, backward runs that read it, its releases)."""
         values = header(graph).values
-        computing = [n for n in runs if names_of(n, "reads")]  # a run without operands stands for what is handed over
+        computing = [n for n in runs if op_of(n).reads]  # a run without operands stands for what is handed over
         following = dict(zip(computing, computing[1:], strict=False))
         made: dict[str, list[tuple[torch.fx.Node, torch.fx.Node]]] = {}
         for run in runs:

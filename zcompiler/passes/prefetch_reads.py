@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch.fx
@@ -10,7 +10,7 @@ import torch.fx
 from zcompiler.passes.base import Facts, Pass
 from zcompiler.passes.chains import Chain, find_chains
 from zcompiler.passes.room import Room
-from zcompiler.schedule.graph import to_schedule
+from zcompiler.schedule.graph import op_of, to_schedule
 
 
 @dataclass(frozen=True)
@@ -55,5 +55,5 @@ def _move(chain: Chain, targets: list[int | None], slots: list[torch.fx.Node]) -
                 if node is not None:
                     slots[target].prepend(node)
                     node.meta["region"] = slots[target].meta["region"]
-                    node.meta["for_region"] = region
+                    node.meta["op"] = replace(op_of(node), for_region=region)
         freed = hop.freed_by if hop.freed_by_next else None

@@ -9,7 +9,7 @@ import torch.fx
 
 from zcompiler.passes.base import Facts, Pass
 from zcompiler.passes.rewrite import GATHER_KINDS, add_release, issue_order, releases_of
-from zcompiler.schedule.graph import header, kind_of, op_nodes, users_of, value_of
+from zcompiler.schedule.graph import header, kind_of, op_nodes, op_of, users_of, value_of
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,5 @@ class ReleaseParams(Pass):
     def _release(self, graph: torch.fx.Graph, facts: Facts, last: torch.fx.Node, freed: torch.fx.Node) -> None:
         gathered = kind_of(freed) == "all_gather"
         form = "full" if gathered else header(graph).moved_form(value_of(freed))
-        tier = facts.compute if gathered else str(freed.kwargs["dst"])
+        tier = facts.compute if gathered else op_of(freed).dst
         add_release(graph, last, freed, form, tier)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import torch.fx
 
-from zcompiler.schedule.graph import add_op, header, home_placeholder, kind_of, op_nodes, users_of, value_of
+from zcompiler.schedule.graph import add_op, header, home_placeholder, kind_of, op_nodes, op_of, users_of, value_of
 from zcompiler.schedule.model import Op
 
 GATHER_KINDS = ("read", "reload", "all_gather")
@@ -27,7 +27,7 @@ class HomeNodes:
         values = header(self._graph).values
         for node in nodes:
             home = values[value_of(node)].home if value_of(node) in values else None
-            if home is not None and node.kwargs.get("dst") == home:
+            if home is not None and home == op_of(node).dst:
                 self._nodes[value_of(node)] = node
 
 
@@ -35,15 +35,9 @@ def runs_of(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
     return [n for n in nodes if kind_of(n) == "run"]
 
 
-def names_of(node: torch.fx.Node, key: str) -> tuple[str, ...]:
-    """The value names in a run's `reads` or `writes`."""
-    found = node.kwargs.get(key)
-    return tuple(str(n) for n in found) if isinstance(found, (tuple, list)) else ()
-
-
 def operands(run: torch.fx.Node) -> Iterator[tuple[int, str, torch.fx.Node]]:
     """(position, value name, node) of each value a run reads."""
-    for position, name in enumerate(names_of(run, "reads")):
+    for position, name in enumerate(op_of(run).reads):
         node = run.args[position]
         assert isinstance(node, torch.fx.Node)
         yield position, name, node
@@ -53,7 +47,7 @@ def add_release(
     graph: torch.fx.Graph, after: torch.fx.Node, freed: torch.fx.Node, form: str, tier: str
 ) -> torch.fx.Node:
     """Free a copy right after `after` (which is to be the last op that uses it), on the same lane."""
-    lane = str(after.kwargs["lane"])
+    lane = op_of(after).lane
     with graph.inserting_after(last_line(after)):
         return add_op(graph, Op(lane, "release", value_of(freed), form, tier), after.meta["region"], [freed])
 
@@ -81,7 +75,7 @@ def last_runs_of_grads(graph: torch.fx.Graph) -> list[tuple[torch.fx.Node, list[
     values = header(graph).values
     last: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = {}
     for run in runs_of(op_nodes(graph)):
-        for name in (*names_of(run, "reads"), *names_of(run, "writes")):
+        for name in (*op_of(run).reads, *op_of(run).writes):
             if name in values and values[name].kind == "grad":
                 copy = next((u for u in run.users if value_of(u) == name), last[name][1] if name in last else None)
                 if copy:

@@ -9,7 +9,7 @@ import torch.fx
 
 from zcompiler.passes.base import Facts, Pass
 from zcompiler.passes.rewrite import issue_order, past_releases, runs_of
-from zcompiler.schedule.graph import arg_nodes, header, kind_of, op_nodes, to_schedule, users_of, value_of
+from zcompiler.schedule.graph import arg_nodes, header, kind_of, op_nodes, op_of, to_schedule, users_of, value_of
 from zcompiler.schedule.memory import memory
 from zcompiler.schedule.words import phase_of
 
@@ -34,7 +34,7 @@ class TrailWrites(Pass):
             run = next((r for r in runs if order[r] > order[node]), None)
             if run is None or phase_of(run.meta["region"]) != phase_of(node.meta["region"]):
                 continue
-            tier, nbytes = str(node.kwargs["src"]), values[value_of(node)].nbytes
+            tier, nbytes = op_of(node).src, values[value_of(node)].nbytes
             span = held[tier][order[node] : order[run] + 1]
             budget = budgets[tier]
             if budget is not None and bool((span + nbytes > budget).any()):

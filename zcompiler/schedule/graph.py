@@ -2,15 +2,16 @@
 
 Nodes stand in issue order. Values at home are placeholders; an op is a `call_function` of `schedule.ops` whose
 arguments are the nodes that made what it uses, followed by the nodes of what it overwrites without reading. A run has
-a `written` node for each value it writes. `meta["region"]` and `meta["for_region"]` place a node; what belongs to the
-whole schedule is the Header on the first node. Waits are not in the graph: they follow from its edges.
+a `written` node for each value it writes. `meta["op"]` is the op, without its waits, which follow from the edges (as
+arguments of the node its fields would be walked by FX again and again, which takes longer than the passes do);
+`meta["region"]` is where it stands, and `meta["over"]` what a run overwrites without reading. What belongs to the whole
+schedule is the Header on the first node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch.fx
 
@@ -18,9 +19,6 @@ from zcompiler.schedule import ops as targets
 from zcompiler.schedule.flow import Copy, Flow, Place, moved_form
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 from zcompiler.schedule.waits import name_waits
-from zcompiler.schedule.words import FORM_OF
-
-_FIELDS = ("lane", "value", "form", "src", "dst", "reads", "writes", "work")
 
 
 @dataclass
@@ -97,21 +95,17 @@ def add_op(
 ) -> torch.fx.Node:
     """A node for `op` at the graph's insertion point. `args`: what it uses, then what it overwrites unread; for a run
     `over` names the latter."""
-    kwargs: dict[str, Any] = {name: getattr(op, name) for name in _FIELDS if getattr(op, name)}
-    if over:
-        kwargs["over"] = over
-    name = f"{op.kind}_{op.value}"
-    node = graph.create_node("call_function", targets.TARGETS[op.kind], tuple(args), kwargs, name)
+    node = graph.create_node("call_function", targets.TARGETS[op.kind], tuple(args), {}, f"{op.kind}_{op.value}")
+    node.meta["op"] = replace(op, after=()) if op.after else op
     node.meta["region"] = region
-    node.meta["for_region"] = op.for_region
+    node.meta["over"] = over
     return node
 
 
 def op_of(node: torch.fx.Node) -> Op:
     """The op of a node, without its waits."""
-    kind = kind_of(node)
-    found = {name: node.kwargs[name] for name in _FIELDS if name in node.kwargs}
-    return Op(kind=kind, for_region=node.meta["for_region"], **{"form": FORM_OF.get(kind, "full"), **found})  # type: ignore[arg-type]
+    op: Op = node.meta["op"]
+    return op
 
 
 def kind_of(node: torch.fx.Node) -> str:
@@ -123,7 +117,7 @@ def value_of(node: torch.fx.Node) -> str:
     """The value that a node (an op, a `written`, a placeholder) is about."""
     if node.op == "placeholder":
         return str(node.meta.get("value", ""))
-    return str(node.args[1] if kind_of(node) == "written" else node.kwargs["value"])
+    return str(node.args[1]) if node.target is targets.written else op_of(node).value
 
 
 def op_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -192,13 +186,8 @@ def _producers(args: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 def _overwritten(node: torch.fx.Node, args: list[torch.fx.Node]) -> list[torch.fx.Node]:
     if node.target is not targets.run:
         return args[1:]
-    reads, writes = _names(node, "reads"), _names(node, "writes")
+    reads, writes = op_of(node).reads, op_of(node).writes
     return [a for name, a in zip(reads, args, strict=False) if name in writes] + args[len(reads) :]
-
-
-def _names(node: torch.fx.Node, key: str) -> tuple[str, ...]:
-    found = node.kwargs.get(key, ())
-    return tuple(str(n) for n in found) if isinstance(found, (tuple, list)) else ()
 
 
 def _maker(node: torch.fx.Node) -> torch.fx.Node:
@@ -206,7 +195,7 @@ def _maker(node: torch.fx.Node) -> torch.fx.Node:
     while node.target is targets.written:
         run = node.args[0]
         assert isinstance(run, torch.fx.Node)
-        names = (*_names(run, "reads"), *_names(run, "over"))
+        names = (*op_of(run).reads, *run.meta["over"])
         if value_of(node) not in names:
             return run
         node = arg_nodes(run)[names.index(value_of(node))]
