@@ -61,7 +61,7 @@ def _has_room(graph: torch.fx.Graph, facts: Facts, dropped: list[torch.fx.Node],
     if budget is None:
         return True
     gone = {i for i, node in enumerate(op_nodes(graph)) if node in set(dropped)}
-    schedule = to_schedule(graph)
+    schedule = to_schedule(graph, waits=False)
     regions = []
     at = count = start = end = 0
     for region in schedule.regions:

@@ -108,8 +108,9 @@ def run_pipeline(
     """The schedule after all passes, verified. `on_pass` gets each pass's name and the schedule it left.
 
     Each pass must leave every rule whole except its own `leaves_open`; in the end none may be open, unless `partial`.
-    A `trial` asks what would become of the schedule, over the limit or not: nothing is verified. Raises PipelineError
-    before any pass runs if contracts are broken, PassError naming the pass that broke a rule."""
+    A `trial` asks what would become of the schedule, over the limit or not: nothing is verified, and no op has its
+    waits. Raises PipelineError before any pass runs if contracts are broken, PassError naming the pass that broke a
+    rule."""
     check_contracts(pipeline)
     facts = Facts.of(schedule)
     graph = to_graph(schedule)
@@ -125,7 +126,7 @@ def run_pipeline(
             if on_pass:
                 on_pass(p.name, schedule)
     if trial:
-        return to_schedule(graph)
+        return to_schedule(graph, waits=False)
     if not partial and (not pipeline or pipeline[-1].leaves_open):  # else the last check was as strict
         _check(pipeline[-1].name if pipeline else "(none)", schedule, frozenset())
     return schedule

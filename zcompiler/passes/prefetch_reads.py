@@ -40,7 +40,7 @@ class PrefetchReads(Pass):
         slots, chains = find_chains(graph, facts)
         if not chains:
             return
-        room = Room(to_schedule(graph), facts, slots, self.bytes)
+        room = Room(to_schedule(graph, waits=False), facts, slots, self.bytes)
         for chain in chains:
             _move(chain, room.place(chain), slots)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,13 +26,15 @@ class TrailWrites(Pass):
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         values, order = header(graph).values, issue_order(graph)
         runs = runs_of(op_nodes(graph))
+        at = [order[run] for run in runs]
         budgets = {t.name: t.budget for t in facts.tiers}
-        held = {tier: during.copy() for tier, during in memory(to_schedule(graph)).during.items()}
+        held = {tier: during.copy() for tier, during in memory(to_schedule(graph, waits=False)).during.items()}
         ends: dict[torch.fx.Node, torch.fx.Node] = {}  # a run -> the last line moved behind it
         for node in list(order):
             if not _follows_its_write(node) or values[value_of(node)].kind != "act":
                 continue
-            run = next((r for r in runs if order[r] > order[node]), None)
+            following = bisect_right(at, order[node])
+            run = runs[following] if following < len(runs) else None
             if run is None or phase_of(run.meta["region"]) != phase_of(node.meta["region"]):
                 continue
             tier, nbytes = op_of(node).src, values[value_of(node)].nbytes

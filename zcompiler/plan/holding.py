@@ -66,10 +66,9 @@ class _Moves:
 
 
 def hold_what_fits(
-    schedule: Schedule,
+    account: Account,
     placement: Placement,
     free: Mapping[str, Sequence[str]],
-    gradients: Mapping[str, str],
     limit: int,
     update_room: int,
     late: bool,
@@ -78,16 +77,16 @@ def hold_what_fits(
     """Move units of `free` (kind -> buckets that the planner may choose for, in the order of use) from their home in
     the store to the compute tier, as long as no op holds more than `limit` bytes.
 
-    `schedule` is the placed one behind its passes, `gradients` maps its gradient values to buckets. `update_room`:
-    bytes that an update takes beside what rests in memory. A `late` one goes on during the next forward, where the
+    `account` is of the placed schedule behind its passes. `update_room`: bytes that an update takes beside what rests
+    in memory. A `late` one goes on during the next forward, where the
     gradients in memory are held until it comes to them. `slack`: bytes by which this account is known to be too high
     (the buffers through which something moved are not needed once it is held).
     """
-    compute = schedule.compute_tier.name
-    sizes = state_bytes(schedule, gradients)
-    resting = sum(resting_bytes(schedule, placement, gradients).values())
-    moves, account = _Moves(schedule, late), _Account(schedule, gradients)
-    room = _Room(schedule, limit, slack, resting + update_room, beside_forward=update_room if late else 0)
+    schedule = account.schedule
+    compute, sizes = schedule.compute_tier.name, account.sizes
+    resting = sum(resting_bytes(schedule, placement, account.gradients).values())
+    moves = _Moves(schedule, late)
+    room = _Room(account, limit, slack, resting + update_room, beside_forward=update_room if late else 0)
     reasons, left = [], []
     for kind in KINDS:
         candidates = [b for b in free.get(kind, ()) if sizes.get((kind, b))]
@@ -120,13 +119,13 @@ def hold_what_fits(
 class _Room:
     """The limit, and what is held within it at each op and when the optimizer steps."""
 
-    def __init__(self, schedule: Schedule, limit: int, slack: int, update: int, beside_forward: int) -> None:
+    def __init__(self, account: Account, limit: int, slack: int, update: int, beside_forward: int) -> None:
         """`update` bytes are held when the optimizer steps; `beside_forward`: for an update that goes on then."""
-        self._ops = list(schedule.ops())
+        self._ops = list(account.schedule.ops())
         self._limit, self._update = limit, update
         self._spare = np.zeros(len(self._ops), dtype=np.int64)
         self._spare[[phase_of(region.name) == "fwd" for region, _ in self._ops]] = beside_forward
-        self._during = memory(schedule).during[schedule.compute_tier.name] + self._spare - slack
+        self._during = account.during + self._spare - slack
         self._spare -= slack
         self.held: list[_Item] = []
 
@@ -201,10 +200,14 @@ def _bucket(value: str, kind: str, gradients: Mapping[str, str]) -> str:
     return value.removesuffix(":state") if kind == "optimizer" else value
 
 
-class _Account:
-    """What each op holds more when a unit rests in the compute tier, from one walk through the schedule."""
+class Account:
+    """What each op of a placed schedule holds, and what more when a unit rests in the compute tier. `gradients` maps
+    gradient values to buckets."""
 
     def __init__(self, schedule: Schedule, gradients: Mapping[str, str]) -> None:
+        self.schedule, self.gradients = schedule, gradients
+        self.sizes = state_bytes(schedule, gradients)
+        self.during = memory(schedule).during[schedule.compute_tier.name]
         nbytes = {v.name: v.nbytes for v in schedule.values}
         self._gathered: dict[str, list[tuple[int, int]]] = {}  # bucket -> the ops at which a copy is there anyway
         self._stored: dict[str, list[tuple[int, int]]] = {}  # bucket -> after which op bytes of its gradient go

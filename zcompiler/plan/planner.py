@@ -14,7 +14,7 @@ from zcompiler.machine.machine import Machine
 from zcompiler.machine.work import Work
 from zcompiler.options import Options
 from zcompiler.plan.assumed import Evaluate, assumed_update, update_needs
-from zcompiler.plan.holding import Held, bytes_moved, hold_what_fits, resting_bytes, state_bytes
+from zcompiler.plan.holding import Account, Held, bytes_moved, hold_what_fits, resting_bytes, state_bytes
 from zcompiler.plan.plan import KINDS, Homes, Placement, Plan, describe
 from zcompiler.plan.price import step_seconds
 from zcompiler.plan.saved import activations_needed_at_once, offloaded_activations, saved_bytes
@@ -22,6 +22,7 @@ from zcompiler.plan.spec import pipeline_of
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
+from zcompiler.schedule.waits import with_waits
 
 MIB = 1 << 20
 # Bytes that stay free of states at rest for the buffers of an update: a part of the limit, and less where so little
@@ -30,7 +31,8 @@ ROOM = 1 / 12
 MOVED_BY_ROOM = 40
 # In which the planner corrects its account of what a choice holds.
 ROUNDS = 6
-# How many times the least prefetch distance is tried, and how near to the best a shorter one is good enough.
+# How many times the least prefetch distance is tried, as long as it gains, and how near to the best a shorter one is
+# good enough.
 FURTHER = (2, 4)
 WORTH = 1.01
 
@@ -144,27 +146,31 @@ def _with_what_fits(
     compute, limit = schedule.compute_tier.name, options.memory - asked.taken
     placement, after, reasons = first, schedule, []
 
-    def choose(start: Placement, schedule: Schedule, slack: int) -> Held:
+    def choose(start: Placement, account: Account, slack: int) -> Held:
         free = {k: [b for b in asked.buckets if _is_free(k, b, asked, options, start, store)] for k in KINDS}
-        room = _update_room(schedule, placement, asked, options)
-        return hold_what_fits(schedule, start, free, asked.gradients, limit, room, options.late, slack)
+        room = _update_room(account.schedule, placement, asked, options)
+        return hold_what_fits(account, start, free, limit, room, options.late, slack)
 
-    def most(found: Schedule, placement: Placement) -> int:
-        return max(peak(found)[compute][0], update_needs(found, placement, asked.gradients))
+    def most(found: Schedule, placement: Placement) -> tuple[int, int]:
+        """Of graph and update, and of the graph alone."""
+        of_graph = peak(found)[compute][0]
+        return max(of_graph, update_needs(found, placement, asked.gradients)), of_graph
 
     slack = fitted = 0
+    account = Account(schedule, asked.gradients)
     for _ in range(ROUNDS):
-        held = choose(first, schedule, slack)
+        held = choose(first, account, slack)
         if held.placement == placement:
             break
         found = rewritten(held.placement)
-        if most(found, held.placement) > limit:
+        needed, of_graph = most(found, held.placement)
+        if needed > limit:
             slack = (slack + fitted) // 2
             continue
         placement, after, reasons, fitted = held.placement, found, list(held.reasons), slack
-        slack = held.most - peak(found)[compute][0]
-    held = choose(placement, after, 0)
-    if held.placement != placement and most(rewritten(held.placement), held.placement) <= limit:
+        slack = held.most - of_graph
+    held = choose(placement, Account(after, asked.gradients), 0)
+    if held.placement != placement and most(rewritten(held.placement), held.placement)[0] <= limit:
         placement, reasons = held.placement, [*reasons, *held.reasons]
     return placement, reasons
 
@@ -251,6 +257,8 @@ def _best_prefetch(
     for more in FURTHER:
         longer = finished(least * more)
         tried.append((longer, longer.seconds or 0.0))
+        if tried[-1][1] * WORTH > tried[-2][1]:
+            break  # what twice as far has not gained, four times as far will not either
     enough = WORTH * min(seconds for _, seconds in tried)
     best = next(one for one, seconds in tried if seconds <= enough)
     words = ", ".join(f"{format_bytes(one.prefetch)} {seconds:.3g} s" for one, seconds in tried)
@@ -263,7 +271,9 @@ def _seconds(
     if asked.machine is None:
         return None
     update = assumed_update(schedule, placement, asked.gradients, options.late, evaluate)
-    return step_seconds(schedule, asked.works, update, asked.machine)
+    if update.schedule is not None:
+        update = replace(update, schedule=with_waits(update.schedule))
+    return step_seconds(with_waits(schedule), asked.works, update, asked.machine)
 
 
 def _refusal(

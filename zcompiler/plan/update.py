@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zcompiler.errors import DoesNotFit
 from zcompiler.plan.plan import Homes
 from zcompiler.schedule.model import Op, Region, Schedule, Tier, Value
 from zcompiler.schedule.sizes import format_bytes
-from zcompiler.schedule.waits import canonical_waits
+from zcompiler.schedule.waits import with_waits
 
 # At the ends of a sub-group the lanes have nothing to overlap, so few large ones are better than many small ones,
 # until three of them (one read, one updated, one written) no longer fit.
@@ -107,10 +107,4 @@ def update_schedule(groups: Sequence[SubGroup], tiers: tuple[Tier, ...], work_pe
         ops += [Op("nvme_write", "write", v.name, "shard", compute, str(v.home)) for v in moved if v in written]
         ops += [Op("update", "release", v.name, "full", compute) for v in moved]
         regions.append(Region(title, tuple(ops)))
-    return _with_waits(Schedule("update", tiers, tuple(values), tuple(regions)))
-
-
-def _with_waits(schedule: Schedule) -> Schedule:
-    waits = iter(canonical_waits(schedule))
-    regions = tuple(Region(r.name, tuple(replace(op, after=next(waits)) for op in r.ops)) for r in schedule.regions)
-    return replace(schedule, regions=regions)
+    return with_waits(Schedule("update", tiers, tuple(values), tuple(regions)))

@@ -10,8 +10,9 @@ schedule is the Header on the first node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import torch.fx
 
@@ -66,8 +67,9 @@ def to_graph(schedule: Schedule) -> torch.fx.Graph:
     return graph
 
 
-def to_schedule(graph: torch.fx.Graph) -> Schedule:
-    """The schedule of a graph: node order is issue order, waits come from the edges.
+def to_schedule(graph: torch.fx.Graph, waits: bool = True) -> Schedule:
+    """The schedule of a graph: node order is issue order, waits come from the edges. Without `waits` it is good for
+    asking what it holds.
 
     ValueError when the nodes of a region do not stand together, in the order of the header's regions."""
     head = header(graph)
@@ -84,8 +86,11 @@ def to_schedule(graph: torch.fx.Graph) -> Schedule:
         last = order[region]
         placed.append((shells[region], op_of(node)))
         by_region[region].append(i)
-    index = {node: i for i, node in enumerate(nodes)}
-    done = [replace(op, after=name_waits(placed, i, _deps(nodes[i], index))) for i, (_, op) in enumerate(placed)]
+    done = [op for _, op in placed]
+    if waits:
+        index = {node: i for i, node in enumerate(nodes)}
+        found = [name_waits(placed, i, _deps(node, index)) for node, i in index.items()]
+        done = [replace(op, after=after) if after else op for op, after in zip(done, found, strict=True)]
     regions = tuple(Region(name, tuple(done[i] for i in members)) for name, members in by_region.items())
     return Schedule(head.name, head.tiers, tuple(head.values.values()), regions, head.rank, head.world)
 
@@ -95,7 +100,7 @@ def add_op(
 ) -> torch.fx.Node:
     """A node for `op` at the graph's insertion point. `args`: what it uses, then what it overwrites unread; for a run
     `over` names the latter."""
-    node = graph.create_node("call_function", targets.TARGETS[op.kind], tuple(args), {}, f"{op.kind}_{op.value}")
+    node = _node(graph, targets.TARGETS[op.kind], f"{op.kind}_{op.value}", tuple(args))
     node.meta["op"] = replace(op, after=()) if op.after else op
     node.meta["region"] = region
     node.meta["over"] = over
@@ -154,7 +159,14 @@ def users_of(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _written(graph: torch.fx.Graph, run: torch.fx.Node, value: str) -> torch.fx.Node:
-    return graph.create_node("call_function", targets.written, (run, value), {}, f"written_{value}")
+    return _node(graph, targets.written, f"written_{value}", (run, value))
+
+
+def _node(graph: torch.fx.Graph, target: Callable[..., NoReturn], name: str, args: tuple[Any, ...]) -> torch.fx.Node:
+    """A node, made without what FX does with arguments that a tracer hands it: that takes longer than all else."""
+    node = graph.create_node("call_function", target, (), {}, name)
+    node.args = args
+    return node
 
 
 def _in_written_order(op: Op, makes: tuple[Copy, ...], rewrites: tuple[Copy, ...]) -> list[Copy]:

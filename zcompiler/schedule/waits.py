@@ -7,6 +7,7 @@ Ops of the same lane are in order anyway and are not listed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from zcompiler.schedule.flow import Flow
 from zcompiler.schedule.memory import event_name
@@ -46,3 +47,10 @@ def canonical_waits(schedule: Schedule) -> list[tuple[str, ...]]:
     """The `after` that each op should have, in issue order."""
     ops = list(schedule.ops())
     return [name_waits(ops, step.index, step.deps) for step in Flow(schedule).steps()]
+
+
+def with_waits(schedule: Schedule) -> Schedule:
+    """The same with its canonical waits."""
+    waits = iter(canonical_waits(schedule))
+    regions = tuple(Region(r.name, tuple(replace(op, after=next(waits)) for op in r.ops)) for r in schedule.regions)
+    return replace(schedule, regions=regions)
