@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import shutil
@@ -14,7 +15,7 @@ import torch
 
 from runtime_ext.nvme.checks import StoreError
 from tests.failing import Disk
-from tests.right.twins import ALL_ON_NVME, assert_equal, copied, gradients, with_zinf
+from tests.right.twins import ALL_ON_NVME, assert_equal, assert_on_nvme, copied, gradients, with_zinf
 from tests.training.looks import held_files, in_use
 from tests.training.pair import DATA, Side, adamw, pair
 
@@ -154,3 +155,24 @@ def test_states_that_do_not_fit_on_the_disk_change_no_weight(small_disk: Path) -
         assert caught.value.errno == errno.ENOSPC
         assert_equal(dict(side.module.named_parameters()), before, "weight")
         assert_equal(gradients(side.module), grads, "gradient of")
+
+
+def test_a_first_step_for_which_the_disk_had_no_room_is_made_when_it_has(small_disk: Path) -> None:
+    ours = linear(small_disk, 600)  # 1.4 MB, and twice that for AdamW
+    twin = copy.deepcopy(ours.module)
+    theirs = Side(twin, torch.compile(twin, backend="aot_eager"), adamw(twin.parameters()))
+    for side in (ours, theirs):
+        side.model(torch.ones(4, 600)).square().mean().backward()
+    filler = small_disk / "others"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - (2 << 20))
+    with pytest.raises(StoreError) as caught:
+        ours.optimizer.step()
+    assert caught.value.errno == errno.ENOSPC
+    filler.unlink()
+    for side in (ours, theirs):
+        side.optimizer.step()
+        side.optimizer.zero_grad()
+        step(side)
+    assert_equal(dict(ours.module.named_parameters()), dict(theirs.module.named_parameters()), "weight")
+    assert_on_nvme(ours.model, "param", "state")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zcompiler
-from tests.right.twins import ALL_ON_NVME
+from tests.right.twins import ALL_ON_NVME, assert_on_nvme
 from tests.training.looks import in_use
 from tests.training.pair import DATA, Pair, Side, pair
 from zcompiler.training.interrupts import uninterrupted
@@ -105,3 +105,31 @@ def test_an_ignored_ctrl_c_stays_ignored() -> None:
 def test_an_error_inside_comes_out() -> None:
     with pytest.raises(torch.OutOfMemoryError), uninterrupted():
         raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("place", [ALL_ON_NVME, {**ALL_ON_NVME, "optimizer": "host"}], ids=["nvme", "host"])
+def test_a_first_step_that_ctrl_c_cuts_short_can_be_completed(place: dict[str, str], ctrl_c: CtrlC, disk: Path) -> None:
+    own = pair(disk, steps=0, place=place)
+    own.same(lambda side: forward_and_backward(side, DATA[0]))
+    own.theirs.optimizer.step()
+    ctrl_c.at = 2
+    with pytest.raises(KeyboardInterrupt):
+        own.ours.optimizer.step()
+    made = {name: bool(own.ours.optimizer.state[p]) for name, p in own.ours.module.named_parameters()}
+    assert set(made.values()) == {True, False}
+    for name, p in own.ours.module.named_parameters():
+        assert p.grad is not None
+        if made[name]:
+            assert torch.equal(p, own.theirs.module.get_parameter(name))
+            p.grad = None
+    own.ours.optimizer.step()
+    own.assert_equal_weights()
+    own.each(lambda side: side.optimizer.zero_grad())
+    own.goes_on()
+    assert_on_nvme(own.ours.model, "param", "grad", *(["state"] if place["optimizer"] == "nvme" else []))
+
+
+def forward_and_backward(side: Side, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    loss = side.forward(batch)
+    loss.backward()
+    return loss.detach()

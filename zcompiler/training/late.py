@@ -23,7 +23,7 @@ from zcompiler.schedule.words import UPDATE_LANE
 from zcompiler.torch_compat import NoSubclasses
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.low import doubt
-from zcompiler.training.members import Member, Part, low_values
+from zcompiler.training.members import Member, Part, forget_unmade, low_values
 from zcompiler.training.registry import forget_update, remember_update
 from zcompiler.training.resting import Record
 from zcompiler.training.tensors import flat_over
@@ -215,6 +215,7 @@ class LateUpdate:
         error.add_note(f"in the update of optimizer step {self.step}, which went on after step() had returned")
         self._error = error
         doubt(self._members.values())
+        forget_unmade(self._members.values())
         self._left.clear()
         self._members.clear()
         self._call = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from zcompiler.layout import ALIGNMENT
 from zcompiler.lower.ranges import Range, Ranges
 from zcompiler.stages.update import Updated
 from zcompiler.training.resting import Record, Unit
-from zcompiler.training.states import StateLayout, stored_state
+from zcompiler.training.states import MASTER, StateLayout, stored_state
 from zcompiler.training.tensors import is_dense
 
 
@@ -69,6 +69,18 @@ class Part:
 
     def range(self, segment: Segment, slot: int, itemsize: int) -> Range:
         return Range(segment, segment.offsets[slot] + self.start * itemsize, self.padded(itemsize))
+
+
+def forget_unmade(members: Iterable[Member]) -> None:
+    """Of an update that has failed or was interrupted: what was laid out for states that it has not come to make goes,
+    or the next step would take it for states."""
+    for m in members:
+        if m.grad is None:
+            continue
+        if m.fresh:
+            m.states.clear()
+        elif m.master == "new":
+            m.states.pop(MASTER, None)
 
 
 def stored_gradient(unit: Unit, p: torch.Tensor, grad: torch.Tensor) -> tuple[Segment, int] | None:

@@ -17,7 +17,7 @@ from zcompiler.stages.update import Units, largest_subgroup, moved_bytes, plan_u
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.late import LateUpdate
 from zcompiler.training.low import asked_for, begin_update, doubt
-from zcompiler.training.members import Member, Part, stored_gradient
+from zcompiler.training.members import Member, Part, forget_unmade, stored_gradient
 from zcompiler.training.outside import seen_from_outside
 from zcompiler.training.registry import record_of
 from zcompiler.training.resting import Unit
@@ -41,29 +41,37 @@ class Update:
         self.units: dict[Unit, list[Member]] = {}
         for member in self.members:
             self.units.setdefault(member.record.unit, []).append(member)
-        for m in self.members:
-            if m.layout:
-                m.states = optimizer.state[m.p]
-                adopt_states(session, m.record.unit, m.p, m.record.slot, m.layout, m.states)
+        try:
+            for m in self.members:
+                if m.layout:
+                    m.states = optimizer.state[m.p]
+                    adopt_states(session, m.record.unit, m.p, m.record.slot, m.layout, m.states)
+        except BaseException:
+            forget_unmade(self.members)
+            raise
         self._optimizer = type(optimizer).__name__
         self._why_not_late = self._why_not_later(optimizer) if self.members else "there is nothing to update"
         self.late = not self._why_not_late
 
     def run(self) -> None:
-        """Do it now."""
+        """Do it now. Ctrl-C takes effect between sub-groups: each is updated, with its states, or as it was."""
         if not self.members:
             return
         try:
             with self._phase():
                 call, schedule = self._call(self._largest(), 1)
                 try:
-                    call.executor.run(schedule.regions, call)
+                    for region in schedule.regions:
+                        with uninterrupted():
+                            call.executor.run([region], call)
                 finally:
                     call.close()
         except BaseException:
             doubt(self.members)
+            forget_unmade(self.members)
             raise
-        self._mark_changed()
+        finally:
+            self._mark_changed()  # also of an update that fails: some of it is done
         self.session.between_phases()
 
     def start(self, optimizer: torch.optim.Optimizer) -> None:
