@@ -288,6 +288,26 @@ def compile_with_inductor(graph_module: torch.fx.GraphModule, *, is_backward: bo
         )
 
 
+def nodes_of_sizes(graph: torch.fx.Graph, inputs: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The placeholders of the graph for the symbols in the shapes of `inputs`, but for those that are among these.
+
+    Inductor expects a graph to be given them, as AOTAutograd does: it cannot tell s from a tensor of 2*s rows, and the
+    guards of what it has cached are about the sizes that it is given.
+    """
+    from torch.fx.experimental.symbolic_shapes import free_symbols
+
+    wanted = set()
+    for node in inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            sizes = [size for size in (*value.shape, *value.stride()) if isinstance(size, torch.SymInt)]
+            wanted |= {s for size in sizes for s in free_symbols(size)}
+    if not wanted:
+        return []
+    of_size = (n for n in graph.find_nodes(op="placeholder") if isinstance(n.meta.get("val"), torch.SymInt))
+    return [n for n in of_size if n.meta["val"].node.expr in wanted and n not in inputs]
+
+
 def arguments_of(node: torch.fx.Node) -> dict[str, Any]:
     """A call's arguments by the names in the operator's schema, defaults included."""
     assert isinstance(node.target, torch._ops.OpOverload)

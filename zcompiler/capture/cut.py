@@ -21,7 +21,7 @@ import torch.fx
 from zcompiler.capture.aliases import storage_roots
 from zcompiler.capture.pieces import Joined, Piece, described, is_boundary
 from zcompiler.capture.ranks import PROLOGUE, made_at, place_free, visit
-from zcompiler.torch_compat import is_random
+from zcompiler.torch_compat import is_random, nodes_of_sizes
 
 CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
 _VIEWS = frozenset(
@@ -216,6 +216,10 @@ def _region(
                 inputs.append(i)
                 copies[i] = graph.placeholder(i.name)
                 copies[i].meta = {"val": i.meta.get("val")}
+    for i in nodes_of_sizes(graph_module.graph, inputs):
+        inputs.append(i)
+        copies[i] = graph.placeholder(i.name)
+        copies[i].meta = {"val": i.meta["val"]}
     for node in chosen:
         copies[node] = graph.node_copy(node, lambda n: copies[n])
     result = graph.output(tuple(copies[n] for n in outputs))
