@@ -28,10 +28,11 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     "limits": (),
     "tiling": (),
     "first_step": ("--pairs", "2"),
+    "planning": (),
     "import_time": ("--rounds", "5"),
     "store": ("--rounds", "5"),
 }
-WITHOUT_DISK = ("import_time",)
+WITHOUT_DISK = ("planning", "import_time")
 WIDTH = "120"  # of the tables that they print
 JUDGED = (0, 1)  # statuses: all that must hold does, or not; any other: it could not be run
 
