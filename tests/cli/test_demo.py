@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 
+from zcompiler.cli.app import app
 from zcompiler.cli.demo import SHOWN, child_command, watch
 from zcompiler.cli.demo_child import token_batches
 from zcompiler.cli.demo_report import Side
@@ -77,6 +80,19 @@ signal.pause()
     os.close(reader)
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+def test_json_stands_alone_on_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def seen(name: str, *_: object) -> Side:
+        return Side(name, 10, 3, [2.5, 2.25, 2.0], [0.1] * 3, 30, done=True)
+
+    monkeypatch.setattr("zcompiler.cli.demo.watch", seen)
+    main = typer.main.get_command(app)
+    main.main(["demo", "--steps", "3", "--json"], standalone_mode=False)
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert [side["name"] for side in found["sides"]] == ["plain", "zinf"] and found["settings"]["steps"] == 3
+    assert "median step" in err
 
 
 def test_batches_follow_one_another_and_start_again() -> None:

@@ -94,7 +94,7 @@ def test_a_loss_that_is_no_number_is_not_hidden() -> None:
         loss_gap([1.0, 2.0], [1.0])
 
 
-def test_all_that_was_measured_goes_into_the_file() -> None:
+def test_all_that_was_measured_can_be_json() -> None:
     read_back = json.loads(json.dumps(as_json([plain(), zinf()], {"steps": 5})))
     assert read_back["settings"] == {"steps": 5}
     assert [side["name"] for side in read_back["sides"]] == ["plain", "zinf"]

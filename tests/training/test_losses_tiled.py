@@ -64,7 +64,7 @@ def test_a_weight_that_rests_in_memory_is_used_in_pieces(place: dict[str, str], 
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_tiles_cannot_compute_is_left_whole_and_said(reason: str, disk: Path) -> None:
-    with pytest.warns(RuntimeWarning, match=f"option tile: the loss of head.weight has all its logits.*{reason}"):
+    with pytest.warns(RuntimeWarning, match=f"tiles: the loss of head.weight has all its logits.*{reason}"):
         run = tiled(disk, Projected(REFUSED[reason]), [batch()], HEAD)
     assert_equal_but_for_rounding(run)
     assert logits_in(run.model)

@@ -72,7 +72,7 @@ def tile_losses(graph_module: torch.fx.GraphModule, tilings: Mapping[int, Tiling
             if found.bias is not None and found.bias not in positions:
                 raise _Refused("its bias is not a parameter")
         except _Refused as why:
-            left.append(f"option tile: the loss of {tiling.name} has all its logits in memory at once, since {why}")
+            left.append(f"tiles: the loss of {tiling.name} has all its logits in memory at once, since {why}")
             continue
         given = _join(asked, loss, found, positions, output)
         returned += given

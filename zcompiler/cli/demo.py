@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
@@ -30,11 +29,11 @@ def demo(
     memory: str,
     nvme: Sequence[str],
     inductor: bool,
-    json_file: Path | None,
+    json_wanted: bool,
     threads: int,
     console: Console,
 ) -> None:
-    """Run each side in a process of its own, one after the other, and print the tables.
+    """Run each side in a process of its own, one after the other, and print the tables, and JSON to stdout if wanted.
 
     `memory` and `nvme` are zinf's options of that name; `threads` is for torch, 0 for its default. Raises OptionError
     for a bad option before anything runs, ZinfError when a side fails.
@@ -53,8 +52,8 @@ def demo(
         f"{parameters / 1e6:.1f} M parameters: weights, gradients and AdamW's states take {gib(16 * parameters)}\n"
     )
     report(console, sides, options.memory)
-    if json_file:
-        json_file.write_text(json.dumps(as_json(sides, settings), indent=1) + "\n")
+    if json_wanted:
+        print(json.dumps(as_json(sides, settings), indent=1))
 
 
 def child_command(name: str, settings: Mapping[str, Any]) -> list[str]:

@@ -111,7 +111,7 @@ def _costs(sides: Sequence[Side]) -> Table:
 
 
 def as_json(sides: Sequence[Side], settings: dict[str, Any]) -> dict[str, Any]:
-    """All that was measured, for a file."""
+    """All that was measured, as JSON has it."""
     return {"settings": settings, "sides": [asdict(side) for side in sides]}
 
 

@@ -23,9 +23,9 @@ def demo(
     memory: Annotated[str, typer.Option(metavar="SIZE", help="zinf's memory limit.")] = "1.25GiB",
     nvme: Folders = None,
     inductor: Annotated[bool, flag("--inductor", "A third side: torch.compile as it is.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all that was measured there.")
-    ] = None,
+    json_wanted: Annotated[
+        bool, flag("--json", "Print all that was measured as JSON, and the rest to stderr.")
+    ] = False,
     threads: Annotated[int, typer.Option(min=0, metavar="N", help="Threads for torch; 0 leaves it to torch.")] = 0,
 ) -> None:
     """Train SmolLM2-135M with and without zinf, and compare.
@@ -40,9 +40,9 @@ def demo(
         memory=memory,
         nvme=nvme or (),
         inductor=inductor,
-        json_file=json_file,
+        json_wanted=json_wanted,
         threads=threads,
-        console=Console(),
+        console=Console(stderr=json_wanted),
     )
 
 
