@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TypeVar
 
 from zcompiler.errors import DoesNotFit
@@ -39,7 +40,7 @@ def choose_activations(
         try:
             made, plan = make(asked.resolved(chosen))
         except DoesNotFit as refusal:
-            refused.append(refusal)
+            refused.append(copy(refusal))  # without its frames, which hold what was captured for this choice
             words.append(f"{name} does not fit")
             return float("inf")
         tried.append((_cost(plan), made, plan))

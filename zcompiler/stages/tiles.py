@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 import torch
@@ -53,7 +55,8 @@ def in_tiles_if_needed(
             return compiled(Stages(around, name, graph_module, inputs, rules, why))
         except DoesNotFit as refusal:
             if not piece or all(piece in _pieces(limit) for limit in (refusal.least, refusal.in_mib)):
-                refused.append(refusal)
+                refused.append(copy(refusal))  # without its frames, which hold all that this try has captured
+        gc.collect()  # and that is in cycles: without this the next try would be captured beside it
     raise min(refused, key=lambda refusal: refusal.least)
 
 
