@@ -11,10 +11,10 @@ demo: $(STAMP)
 	$(BIN)/zinf demo
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-full: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile -m "full or not full"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "full or not full"
 
 check: $(STAMP)
 	$(BIN)/ruff check .
