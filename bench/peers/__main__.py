@@ -66,7 +66,7 @@ def main() -> bool:
     found = answers(rows, against, given.precision)
     holds = [verdict("peers", a.question, a.measured, at_least=a.at_least, at_most=a.at_most) for a in found]
     if given.docs:
-        text = markdown(rows, against, provenance(), title)
+        text = markdown(rows, against, provenance(), title, found)
         PAGE.write_text(put(PAGE.read_text(), begin(given.model, given.precision), text))
     console = Console()
     table = Table(title=title)

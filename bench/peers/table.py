@@ -89,11 +89,11 @@ def behind(rows: Sequence[Row]) -> list[str]:
             found.append(f"{row.name} made no step.")
             continue
         faster = [
-            f"{peer.name} (step {peer.ratio / row.ratio:.2f} of its, peak {peer.peak / row.peak:.2f} of its)"
+            f"{peer.name} (by {row.ratio / peer.ratio:.2f}, which holds {peer.peak / row.peak:.2f} times the memory)"
             for peer in peers
             if peer.ratio < row.ratio
         ]
-        smaller = [f"{peer.name} ({peer.peak / row.peak:.2f} of its)" for peer in peers if peer.peak < row.peak]
+        smaller = [f"{peer.name} (by {row.peak / peer.peak:.2f})" for peer in peers if peer.peak < row.peak]
         if faster:
             found.append(f"{row.name} is slower than {', '.join(faster)}.")
         if smaller:
@@ -101,14 +101,25 @@ def behind(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def markdown(rows: Sequence[Row], against: str, origin: Mapping[str, Any], title: str) -> str:
-    """The table with where it comes from and what zinf is not the best in, for docs/peers.md."""
+def missed(found: Sequence[Answer]) -> list[str]:
+    """A sentence for each aim that was not reached."""
+    return [
+        f"Not reached: {one.question}, is {one.measured:.2f}; {one.at_least} is the aim."
+        for one in found
+        if one.at_least is not None and not one.measured >= one.at_least
+    ]
+
+
+def markdown(
+    rows: Sequence[Row], against: str, origin: Mapping[str, Any], title: str, found: Sequence[Answer] = ()
+) -> str:
+    """The table with where it comes from, and what zinf has not reached or is not the best in, for docs/peers.md."""
     of = {row.name: row for row in rows}[against]
     own = headings(against)
     lines = [own, ["---", *["---:"] * (len(own) - 1)], *(cells(row, rows[0], of) for row in rows)]
     table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     machine = f"{origin['cpu']}, {origin['cores']} cores, {origin['memory_bytes'] / 2**30:.1f} GiB"
-    sentences = "".join(f"\n{sentence}\n" for sentence in behind(rows))
+    sentences = "".join(f"\n{sentence}\n" for sentence in (*missed(found), *behind(rows)))
     return (
         f"{title}. `python -m bench.peers {origin['spec']}` at commit {origin['commit'][:9]}, {origin['date']}, "
         f"torch {origin['torch']}, on {machine}.\n\n{table}\n{sentences}"

@@ -12,7 +12,7 @@ from bench.peers import files
 from bench.peers.__main__ import PAGE
 from bench.peers.rounds import Row, Turn
 from bench.peers.systems import MIB, SHARES
-from bench.peers.table import END, HEADINGS, SAME, answers, begin, behind, markdown, put
+from bench.peers.table import END, HEADINGS, SAME, Answer, answers, begin, behind, markdown, missed, put
 
 
 def row(
@@ -83,10 +83,16 @@ def test_where_zinf_is_not_the_best_a_sentence_says_so() -> None:
         row("zinf at 1/4", 2.0, SHARES[2], error="E"),
     ]
     assert behind(rows) == [
-        "zinf at 1/2 is slower than eager (step 0.50 of its, peak 2.00 of its).",
-        "zinf at 1/2 holds more memory than fsdp2 (0.50 of its).",
+        "zinf at 1/2 is slower than eager (by 2.00, which holds 2.00 times the memory).",
+        "zinf at 1/2 holds more memory than fsdp2 (by 2.00).",
         "zinf at 1/4 made no step.",
     ]
+
+
+def test_an_aim_that_is_not_reached_is_told() -> None:
+    found = [Answer("a", 2.49, at_least=2.5), Answer("b", 2.5, at_least=2.5), Answer("c", 9.0, at_most=1.0)]
+    assert missed(found) == ["Not reached: a, is 2.49; 2.5 is the aim."]
+    assert missed([Answer("a", float("nan"), at_least=2.5)])
 
 
 def test_the_page_gets_the_table_between_its_lines_and_keeps_the_rest() -> None:
@@ -99,7 +105,7 @@ def test_the_page_gets_the_table_between_its_lines_and_keeps_the_rest() -> None:
         "| x |  | 4.00 | 4.00 | 1.00 | 0.50 | 3.00 | 1.00 | 0e+00 |",
         "| y |  |  |  |  |  |  |  | a \\| b |",
         "",
-        "zinf at 1/4 of x is slower than eager (step 0.50 of its, peak 1.00 of its).",
+        "zinf at 1/4 of x is slower than eager (by 2.00, which holds 1.00 times the memory).",
     ]
     assert all(line.count(" | ") == len(HEADINGS) - 1 for line in text.splitlines()[2:7])
     start = begin("m", "fp32")
