@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -35,6 +36,23 @@ def chosen(cost: Cost, at_best: float = 0.0, asked: Activations = AUTO, moved: i
 
 def test_all_are_kept_where_nothing_has_to_move() -> None:
     assert chosen(lambda c: 5.0 if set(c) == {"keep"} else 1.0, moved=0) == ("keep",) * 8
+
+
+def test_what_was_captured_for_a_choice_that_does_not_fit_is_gone_by_the_next() -> None:
+    class Capture:
+        pass
+
+    refused: list[weakref.ref[Capture]] = []
+
+    def make(activations: Activations) -> tuple[str, Plan]:
+        assert [one() for one in refused] == [None] * len(refused)
+        if len(refused) == 2:
+            return activations.of("l0"), plan(1.0)
+        capture = Capture()
+        refused.append(weakref.ref(capture))
+        raise DoesNotFit("too small", 100)
+
+    assert choose_activations(AUTO, UNITS[:1], make, lambda _: plan(0.0))[0] == "recompute" and len(refused) == 2
 
 
 def test_nothing_else_is_tried_where_even_no_activations_would_save_little() -> None:
