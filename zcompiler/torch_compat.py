@@ -225,24 +225,31 @@ def run_first(optimizer: torch.optim.Optimizer, handle: Any) -> None:
 def partition_joint(
     joint: torch.fx.GraphModule, inputs: Any, *, inductor: bool, **kwargs: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """The stock min-cut partition; for Inductor with its joint passes first, as stock Inductor does."""
+    """The stock min-cut partition. For Inductor `joint_passes` has been run on the graph."""
     if not inductor:
         return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    from torch._inductor import config
     from torch._inductor.compile_fx import partition_fn
     from torch._inductor.virtualized import V
 
     context = TracingContext.try_get()
-    with V.set_fake_mode(context.fake_mode if context else None):
+    # partition_fn would run them again: they are most of its time, and it is asked for each choice of activations.
+    with V.set_fake_mode(context.fake_mode if context else None), config.patch(use_joint_graph_passes=False):
         return partition_fn(joint, inputs, **kwargs)
 
 
-def joint_passes(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Inductor's joint-graph passes for a graph that has no backward."""
-    from torch._inductor.compile_fx import _recursive_joint_graph_passes
+def joint_passes(graph_module: torch.fx.GraphModule, inputs: Any = None) -> torch.fx.GraphModule:
+    """The graph after Inductor's joint-graph passes; `inputs` are those of a joint graph, None without a backward."""
+    from torch._inductor.compile_fx import _recursive_joint_graph_passes, get_cuda_device_context, get_inputs_devices
     from torch._inductor.virtualized import V
 
     with V.set_fake_mode(detect_fake_mode([n.meta.get("val") for n in graph_module.graph.nodes])):
-        return _recursive_joint_graph_passes(graph_module)
+        if inputs is None:
+            return _recursive_joint_graph_passes(graph_module)
+        # As stock Inductor does it: a higher-order operator's own graph was partitioned before, with its passes.
+        device = next(iter(get_inputs_devices(inputs, graph_module)))
+        with get_cuda_device_context(graph_module):
+            return _recursive_joint_graph_passes(graph_module, skip_invoke_subgraph=True, input_device=device)
 
 
 def changed_inputs(joint: torch.fx.GraphModule) -> frozenset[int]:

@@ -113,22 +113,18 @@ def _storage(node: torch.fx.Node) -> object:
     return value.untyped_storage()._cdata
 
 
-def partition_and_cut(
+def partition(
     joint: torch.fx.GraphModule,
     joint_inputs: object,
     named: tuple[Input, ...],
     num_fwd_outputs: int,
     inductor: bool,
     recomputes: Callable[[str], bool],
-    tilings: Tilings,
-    uncut: bool = False,
     **kwargs: object,
-) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]:
-    """Split a joint graph into forward and backward, and cut both: as they are, and with tiles (the same if there are
-    none).
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Split a joint graph, which changes, into forward and backward.
 
-    `recomputes` says of which units backward is to compute all again that it can from the unit's input; with `uncut`
-    each of the two is a single region.
+    `recomputes` says of which units backward is to compute all again that it can from the unit's input.
     Forward gains one saved output, the call's token: a one-element tensor that tells backward which forward it
     belongs to (parameters that backward does not read have no placeholder there).
     """
@@ -137,16 +133,30 @@ def partition_and_cut(
     recompute_units(joint, unit_getter(named), recomputes)
     fw, bw = partition_joint(joint, joint_inputs, inductor=inductor, num_fwd_outputs=num_fwd_outputs, **kwargs)
     call_token_node(fw, bw, num_fwd_outputs, TOKEN)
+    return fw, bw
+
+
+def cut_training(
+    fw: torch.fx.GraphModule,
+    bw: torch.fx.GraphModule,
+    named: tuple[Input, ...],
+    num_fwd_outputs: int,
+    inductor: bool,
+    tilings: Tilings,
+    uncut: bool = False,
+) -> tuple[Captured, Captured]:
+    """Forward and backward, cut: as they are, and with tiles (the same if there are none). With `uncut` each of the two
+    is a single region."""
     forward = _whole(fw, named, tilings, inductor, uncut=uncut)
     backward = _whole(bw, named, tilings, inductor, is_backward=True, uncut=uncut)
     plain = _captured(named, forward, backward, num_fwd_outputs, _positions(fw) | _positions(bw))
     if uncut or not tilings.stored:
-        return fw, bw, plain, plain
+        return plain, plain
     forward, tiles, found = _tiled(fw, named, tilings, {}, inductor)
     primals = [plain.positions.get(n.name) for n in fw.graph.find_nodes(op="placeholder")]
     gradients = {i: tilings.stored[p] for i, p in enumerate(primals) if p in found}
     backward, more, _ = _tiled(bw, named, tilings, gradients, inductor, is_backward=True)
-    return fw, bw, plain, _with_tiles(plain, forward, backward, tiles | more)
+    return plain, _with_tiles(plain, forward, backward, tiles | more)
 
 
 def cut_inference(

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from zcompiler.analyse.buckets import buckets_of
-from zcompiler.capture.captured import Captured, Input, Tilings, cut_inference, name_inputs, partition_and_cut
+from zcompiler.capture.captured import Captured, Input, Tilings, cut_inference, cut_training, name_inputs, partition
 from zcompiler.capture.loss import tile_losses
 from zcompiler.capture.tile import copied
 from zcompiler.capture.tiling import choose_tiles
@@ -62,19 +62,26 @@ class Stages:
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]:
         """Forward and backward."""
+        partitions: dict[frozenset[str], tuple[torch.fx.GraphModule, torch.fx.GraphModule]] = {}
         captures: dict[tuple[frozenset[str], bool], _Capture] = {}
-        memory = self.around.options.memory
+        memory, fused = self.around.options.memory, self.around.fused
         units = list(dict.fromkeys(i.unit for i in self.named if i.unit is not None))
+        if fused:
+            with stage(f"{self.name}: joint passes"):
+                joint = joint_passes(joint, joint_inputs)
 
         def capture(activations: Activations, uncut: bool = False) -> _Capture:
             again = frozenset(unit for unit in units if activations.recomputes(unit))
             if (again, uncut) in captures:
                 return captures[again, uncut]
             with stage(f"{self.name}: capture"):
-                captures[again, uncut] = partition_and_cut(
-                    copied(joint), joint_inputs, self.named, num_fwd_outputs, self.around.fused,
-                    again.__contains__, self.tilings, uncut, **kwargs,
-                )  # fmt: skip
+                if again not in partitions:
+                    partitions[again] = partition(
+                        copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
+                    )
+                fw, bw = partitions[again]
+                cuts = cut_training(fw, bw, self.named, num_fwd_outputs, fused, self.tilings, uncut)
+                captures[again, uncut] = (fw, bw, *cuts)
             return captures[again, uncut]
 
         def planned(activations: Activations) -> tuple[tuple[_Capture, Planned], Plan]:
