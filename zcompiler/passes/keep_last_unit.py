@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch.fx
 
 from zcompiler.passes.base import Facts, Pass
-from zcompiler.passes.keeping import gathered, keep
+from zcompiler.passes.keeping import Keeping, gathered
 from zcompiler.schedule.graph import region_nodes, value_of
 from zcompiler.schedule.words import phase_of, tiled_matmul
 
@@ -31,11 +31,13 @@ class KeepLastUnit(Pass):
         if not forward or not backward:
             return
         again = {value_of(copy): copy for copies in _first(backward) for copy in copies}
-        for copies in _first(forward[::-1]):
-            for kept in copies:
-                copy = again.get(value_of(kept))
-                if copy is not None:
-                    keep(graph, facts, kept, copy)
+        pairs = [(kept, again.get(value_of(kept))) for copies in _first(forward[::-1]) for kept in copies]
+        if not any(copy is not None for _, copy in pairs):
+            return
+        keeping = Keeping(graph, facts)
+        for kept, copy in pairs:
+            if copy is not None:
+                keeping.keep(kept, copy)
 
 
 def _first(regions: list[tuple[str, list[torch.fx.Node]]]) -> list[list[torch.fx.Node]]:

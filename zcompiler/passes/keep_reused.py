@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch.fx
 
 from zcompiler.passes.base import Facts, Pass
-from zcompiler.passes.keeping import gathered, keep
+from zcompiler.passes.keeping import Keeping, gathered
 from zcompiler.schedule.graph import region_nodes, value_of
 from zcompiler.schedule.words import phase_of
 
@@ -34,9 +34,12 @@ class KeepReused(Pass):
                     before, earlier = latest[key]
                     pairs.append((at - before, earlier, copy))
                 latest[key] = (at, copy)
+        if not pairs:
+            return
+        keeping = Keeping(graph, facts)
         stands_for: dict[torch.fx.Node, torch.fx.Node] = {}
         for _, earlier, copy in sorted(pairs, key=lambda pair: pair[0]):
             kept = stands_for.get(earlier, earlier)
-            if keep(graph, facts, kept, copy):
+            if keeping.keep(kept, copy):
                 stands_for[copy] = kept
                 stands_for.update({node: kept for node, other in stands_for.items() if other is copy})

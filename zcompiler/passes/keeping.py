@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch.fx
 
 from zcompiler.passes.base import Facts
-from zcompiler.passes.rewrite import GATHER_KINDS, releases_of
-from zcompiler.schedule.graph import header, kind_of, op_nodes, to_schedule, users_of, value_of
+from zcompiler.passes.rewrite import GATHER_KINDS, issue_order, releases_of
+from zcompiler.schedule.flow import form_bytes
+from zcompiler.schedule.graph import header, kind_of, to_schedule, users_of, value_of
 from zcompiler.schedule.memory import memory
 
 
@@ -23,20 +23,49 @@ def gathered(graph: torch.fx.Graph, nodes: list[torch.fx.Node]) -> Iterator[torc
             yield node
 
 
-def keep(graph: torch.fx.Graph, facts: Facts, kept: torch.fx.Node, copy: torch.fx.Node) -> bool:
-    """Let what uses `copy`, a later gather of the same value, use `kept`; whether that was possible.
+class Keeping:
+    """Keeps parameters in one graph, and knows what its compute tier then holds at each op: it is counted once."""
 
-    It is not if the value changed at home in between, or if the compute tier has no room at some op in between."""
-    chain = _chain(copy)
-    if _home(kept) is not _home(copy):
-        return False
-    dropped = [*releases_of(kept), *(r for n in chain if n is not copy for r in releases_of(n)), *chain]
-    if not _has_room(graph, facts, dropped, kept.meta["region"], copy.meta["region"]):
-        return False
-    copy.replace_all_uses_with(kept)
-    for node in dropped:
-        graph.erase_node(node)
-    return True
+    def __init__(self, graph: torch.fx.Graph, facts: Facts) -> None:
+        self._graph = graph
+        self._budget = next(t.budget for t in facts.tiers if t.compute)
+        self._at = issue_order(graph)
+        if self._budget is not None:
+            self._during = memory(to_schedule(graph, waits=False)).during[facts.compute]
+
+    def keep(self, kept: torch.fx.Node, copy: torch.fx.Node) -> bool:
+        """Let what uses `copy`, a later gather of the same value, use `kept`; whether that was possible.
+
+        It is not if the value changed at home in between, or if the compute tier has no room at some op in between."""
+        chain = _chain(copy)
+        if _home(kept) is not _home(copy):
+            return False
+        dropped = [*releases_of(kept), *(r for n in chain if n is not copy for r in releases_of(n)), *chain]
+        if not self._take(kept, copy, chain, dropped):
+            return False
+        copy.replace_all_uses_with(kept)
+        for node in dropped:
+            self._graph.erase_node(node)
+        return True
+
+    def _take(
+        self, kept: torch.fx.Node, copy: torch.fx.Node, chain: list[torch.fx.Node], dropped: list[torch.fx.Node]
+    ) -> bool:
+        """Count what is held more: `kept` from where it would go to where `copy` would come, without the shards that
+        `copy` would be gathered from."""
+        if self._budget is None:
+            return True
+        value, at = header(self._graph).values[value_of(copy)], self._at
+        held, more = self._during.copy(), slice(at[releases_of(kept)[0]], at[copy])
+        held[more] += value.nbytes
+        if kind_of(copy) == "all_gather":
+            for release in releases_of(chain[1]):
+                held[at[chain[1]] : at[release] + 1] -= form_bytes(value, "shard")
+        held[[at[node] for node in dropped]] = 0
+        if (held[more] > self._budget).any():
+            return False
+        self._during = held
+        return True
 
 
 def _chain(copy: torch.fx.Node) -> list[torch.fx.Node]:
@@ -54,25 +83,3 @@ def _chain(copy: torch.fx.Node) -> list[torch.fx.Node]:
 def _home(copy: torch.fx.Node) -> object:
     """What the first gather op of `copy` reads: the value at home, a different node after each write."""
     return _chain(copy)[-1].args[0]
-
-
-def _has_room(graph: torch.fx.Graph, facts: Facts, dropped: list[torch.fx.Node], first: str, last: str) -> bool:
-    budget = next(t.budget for t in facts.tiers if t.compute)
-    if budget is None:
-        return True
-    gone = {i for i, node in enumerate(op_nodes(graph)) if node in set(dropped)}
-    schedule = to_schedule(graph, waits=False)
-    regions = []
-    at = count = start = end = 0
-    for region in schedule.regions:
-        ops = tuple(op for i, op in enumerate(region.ops, at) if i not in gone)
-        at += len(region.ops)
-        if region.name == first:
-            start = count
-        count += len(ops)
-        if region.name == last:
-            end = count
-        regions.append(replace(region, ops=ops))
-    # All regions, though only some are looked at: what a later one makes must not count as there from the start.
-    during = memory(replace(schedule, regions=tuple(regions))).during[facts.compute]
-    return bool((during[start:end] <= budget).all())
