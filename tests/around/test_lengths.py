@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import zcompiler
-from tests.right.models import VOCABULARY, built, llama
+from tests.right.models import VOCABULARY, built, decoder, llama
 from tests.right.twins import ALL_ON_NVME, assert_on_nvme
 from tests.training.pair import Side, pair
 
@@ -47,7 +47,7 @@ def test_more_lengths_than_torch_makes_graphs_for_are_right_and_warned_of(disk: 
     log.addHandler(heard)
     try:
         with torch._dynamo.config.patch(recompile_limit=2, automatic_dynamic_shapes=False):
-            own = pair(disk, built(llama, 1), steps=0, place=ALL_ON_NVME)
+            own = pair(disk, built(decoder, 1), steps=0, place=ALL_ON_NVME)
             lengths = (5, 9, 3, 5, 14, 9)
             for length in lengths:
                 own.same(partial(Side.step, batch=text(length)))

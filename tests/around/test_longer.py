@@ -11,7 +11,7 @@ import torch
 
 import zcompiler
 from tests.around.test_lengths import text
-from tests.right.models import built, llama
+from tests.right.models import built, decoder
 from tests.right.twins import ALL_ON_NVME, assert_on_nvme, with_zinf
 from tests.training.pair import Pair, Side, pair
 from zcompiler.errors import DoesNotFit
@@ -33,7 +33,7 @@ def held_up_to(model: Any) -> int:
 
 
 def test_a_length_beyond_the_plan_gets_a_plan_of_its_own_or_is_refused(disk: Path) -> None:
-    own = pair(disk, built(llama, 1), steps=0, memory=LIMIT, **OPTIONS)
+    own = pair(disk, built(decoder, 3), steps=0, memory=LIMIT, **OPTIONS)
     for length in (5, 9):
         step(own, length)
     most = held_up_to(own.ours.model)
@@ -48,8 +48,7 @@ def test_a_length_beyond_the_plan_gets_a_plan_of_its_own_or_is_refused(disk: Pat
         own.ours.model(**text(600))
     assert isinstance(caught.value.inner_exception, DoesNotFit)
     assert str(caught.value.inner_exception).startswith(
-        "memory=1MiB is too small for L['kwargs']['input_ids'].size()[1] of 600, beyond the "
-        f"{again} up to which a plan holds: "
+        f"memory=1MiB is too small for L['input_ids'].size()[1] of 600, beyond the {again} up to which a plan holds: "
     )
     step(own, again)  # what was refused has changed nothing
     own.assert_equal_weights()
@@ -92,7 +91,7 @@ def test_the_number_of_a_refusal_is_the_least_that_does(disk: Path) -> None:
 
 
 def test_an_evaluation_holds_up_to_a_length_of_its_own(disk: Path) -> None:
-    model = with_zinf(built(llama, 1).eval(), disk, memory=LIMIT, place={"params": "nvme"})
+    model = with_zinf(built(decoder, 1).eval(), disk, memory=LIMIT, place={"params": "nvme"})
     with torch.no_grad():
         for length in (5, 9):
             model(**text(length))

@@ -109,6 +109,7 @@ def test_the_trainer_refuses_the_name_of_the_backend(tmp_path: Path) -> None:
         trainer(model(), tmp_path, torch_compile_backend="zinf")
 
 
+@pytest.mark.full
 def test_the_trainer_takes_the_compiled_form_if_told_its_columns(plain: Run, disk: Path, tmp_path: Path) -> None:
     """And its checkpoints have other names, as with every backend; docs/trainer.md advises against it."""
     ours = with_zinf(model(), disk)

@@ -134,6 +134,7 @@ def test_another_torch_than_the_bases_is_told_beside_what_is_worse(
     assert f"The base is of torch 2.0.0, transformers {versions()['transformers']}, " in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_base_is_the_same_from_another_process_with_another_hash_seed(
     small: dict[Case, Side], tmp_path: Path
 ) -> None:

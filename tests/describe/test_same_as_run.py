@@ -12,7 +12,7 @@ import torch
 
 import zcompiler
 from tests.describe.models import Broken, Deep, Two, rows, tokens
-from tests.right.models import batches, llama
+from tests.right.models import batches, decoder, llama
 from tests.right.twins import ALL_ON_NVME, ON_HOST, ON_NVME, loss_of
 from tests.training.autocasting import DATA, Autocasting
 
@@ -59,7 +59,7 @@ def low_weights() -> torch.nn.Module:
 
 
 CASES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], Any], MakeOptimizer | None, dict[str, Any]]] = {
-    "llama, late": (llama, lambda: batches(llama, 1)[0], torch.optim.AdamW, {"memory": "4MiB", "place": ALL_ON_NVME}),
+    "late": (decoder, lambda: batches(decoder, 1)[0], torch.optim.AdamW, {"memory": "4MiB", "place": ALL_ON_NVME}),
     "at once": (Deep, tokens, torch.optim.AdamW, {"memory": "2MiB", "place": ON_NVME, "late": False}),
     "the planner places": (Deep, tokens, torch.optim.AdamW, {"memory": "1000KiB", "optimizer": "AdamW"}),
     "all stays": (Deep, tokens, torch.optim.AdamW, {"memory": "16MiB", "place": ON_HOST}),
@@ -95,6 +95,7 @@ def test_a_description_is_what_a_run_dumps(case: str, disk: Path) -> None:
         assert found[name] == text, name
 
 
+@pytest.mark.full
 def test_a_model_on_the_meta_device_is_described_as_the_real_one(disk: Path) -> None:
     options = {"memory": "4MiB", "compute": "eager", "place": ALL_ON_NVME}
     with torch.device("meta"):

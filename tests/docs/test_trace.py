@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
+from tests.docs.printed import printed
 from zcompiler.cli.app import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "trace.md"
@@ -20,9 +19,7 @@ def test_the_example_prints_what_the_page_shows_and_leaves_a_trace(disk: Path) -
     assert code.count(PATH) == 1
     # Nothing is compiled with C++: that would take longer than all else.
     code = code.replace(PATH, f'"nvme": {str(disk)!r}, "compute": "eager"')
-    run = subprocess.run([sys.executable, "-c", code], cwd=disk, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == shown
+    assert printed(code, disk) == shown
     page = CliRunner().invoke(app, ["report", str(disk / "step.json"), "-o", str(disk / "report.html")])
     assert page.exit_code == 0 and (disk / "report.html").stat().st_size > 20_000
 

@@ -28,7 +28,7 @@ class Flat(torch.nn.Module):
 
 
 @pytest.mark.parametrize("tile", [{}, {"head": 2}], ids=["whole", "in tiles"])
-@pytest.mark.parametrize("compute", ["inductor", "eager"])
+@pytest.mark.parametrize("compute", ["eager", pytest.param("inductor", marks=pytest.mark.full)])
 def test_their_number_may_change_from_call_to_call(compute: str, tile: dict[str, int], disk: Path) -> None:
     torch.manual_seed(1)
     module = Flat()

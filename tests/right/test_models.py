@@ -18,7 +18,7 @@ OPTIMIZERS = (
 STEPS = 3
 
 
-@pytest.mark.parametrize("make", [gpt2, bert], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [gpt2, pytest.param(bert, marks=pytest.mark.full)], ids=lambda make: make.__name__)
 def test_training_from_nvme_is_bit_for_bit_training_in_memory(make: Make, disk: Path) -> None:
     data = batches(make, STEPS)
     plain = train(stock(built(make)), OPTIMIZERS, data)
@@ -29,7 +29,7 @@ def test_training_from_nvme_is_bit_for_bit_training_in_memory(make: Make, disk: 
     assert zcompiler.stats(model).fallbacks == ()
 
 
-@pytest.mark.parametrize("make", [mlp, llama], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [mlp, pytest.param(llama, marks=pytest.mark.full)], ids=lambda make: make.__name__)
 def test_wherever_states_rest_the_numbers_are_the_same(make: Make, disk: Path) -> None:
     data = batches(make, STEPS)
     plain = train(stock(built(make)), OPTIMIZERS, data)

@@ -82,9 +82,12 @@ WIDE = {"x": torch.linspace(-1, 1, 64 * 512).reshape(64, 512)}
 
 @pytest.mark.parametrize(
     "place",
-    [{}, ALL_ON_NVME, {"params": "host"}, {"params": "host", "grads": "host", "optimizer": "host"}],
+    [
+        {}, pytest.param(ALL_ON_NVME, marks=pytest.mark.full),
+        {"params": "host"}, {"params": "host", "grads": "host", "optimizer": "host"},
+    ],
     ids=["auto", "all on nvme", "params on host", "all on host"],
-)
+)  # fmt: skip
 def test_too_little_memory_is_refused_with_a_number_that_is_enough(place: dict[str, str], disk: Path) -> None:
     error = refused(Wide(), disk, batch=WIDE, memory="100KiB", place=place)
     enough = named_limit(error, "100KiB")

@@ -72,7 +72,7 @@ def test_where_all_fits_nothing_is_in_tiles(disk: Path) -> None:
     assert tiles(found.model, disk / "plan.json") == []
 
 
-@pytest.mark.parametrize("memory", ["300KiB", "600KiB"])
+@pytest.mark.parametrize("memory", ["300KiB", pytest.param("600KiB", marks=pytest.mark.full)])
 def test_the_number_of_a_refusal_would_work(memory: str, disk: Path) -> None:
     module, batches = blocks(layers=2, width=WIDE), data(1, WIDE)
     least = refusal(disk, module, batches, memory=memory).least
