@@ -38,7 +38,7 @@ def test_an_average_of_the_weights_follows_the_training(steps: int, disk: Path) 
 
 
 def test_an_average_of_the_compiled_model_runs_through_zinf_itself(disk: Path) -> None:
-    own = pair(disk)
+    own = pair(disk, backend="aot_eager")
     averages = own.each(lambda side: AveragedModel(side.model, multi_avg_fn=get_ema_multi_avg_fn(0.75)))
     for batch in DATA[:2]:
         own.same(partial(Side.step, batch=batch))
@@ -84,6 +84,7 @@ def test_a_checkpoint_loads_into_a_new_model_of_the_same_process(disk: Path, tmp
     assert_on_nvme(fresh.model, "param", "grad", "state")
 
 
+@pytest.mark.full
 def test_a_checkpoint_loads_into_a_new_process(disk: Path, tmp_path: Path) -> None:
     own = pair(disk)
     saved, back = tmp_path / "saved.pt", tmp_path / "back.pt"

@@ -58,7 +58,7 @@ class Trapped(Mlp):
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Twins, with all states of ours on nvme. Each test leaves them equal and without gradients."""
     torch.manual_seed(3)
-    return pair(tmp_path_factory.mktemp("nvme"), Trapped(), place=ALL_ON_NVME)
+    return pair(tmp_path_factory.mktemp("nvme"), Trapped(), place=ALL_ON_NVME, backend="aot_eager")
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,13 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def twins(
-    folder: Path, module: torch.nn.Module, make: MakeOptimizer = adamw, place: Mapping[str, str] = ALL_ON_NVME
+    folder: Path,
+    module: torch.nn.Module,
+    make: MakeOptimizer = adamw,
+    place: Mapping[str, str] = ALL_ON_NVME,
+    backend: str | None = None,
 ) -> Pair:
-    return pair(folder, module, make, steps=0, place=place)
+    return pair(folder, module, make, steps=0, place=place, backend=backend)
 
 
 def numbers(*shape: int, seed: int = 1) -> torch.Tensor:

@@ -50,7 +50,7 @@ def test_a_retained_graph_gives_the_gradients_twice(place: dict[str, str], disk:
 
 
 def test_two_losses_of_one_forward_run_backward_one_after_the_other(disk: Path) -> None:
-    own = twins(disk, TwoLosses(), ALL_ON_NVME)
+    own = twins(disk, TwoLosses(), ALL_ON_NVME, backend="aot_eager")
 
     def act(side: Side) -> dict[str, Any]:
         one, other = side.model(PLAIN[0])
@@ -103,7 +103,7 @@ def trains_on(own: Pair) -> None:
 
 
 def test_a_gradient_of_a_gradient_is_refused_and_harms_nothing(disk: Path) -> None:
-    own = twins(disk, Critic(), ALL_ON_NVME)
+    own = twins(disk, Critic(), ALL_ON_NVME, backend="aot_eager")
     trains_on(own)
 
     def act(side: Side) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_gradient_of_a_gradient_is_right_through_the_module_itself(disk: Path)
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
 def test_gradients_that_keep_their_graph_are_right_and_refuse_another_backward(disk: Path) -> None:
-    own = twins(disk, Critic(), ALL_ON_NVME)
+    own = twins(disk, Critic(), ALL_ON_NVME, backend="aot_eager")
 
     def act(side: Side) -> dict[str, Any]:
         side.model(PLAIN[0]).square().mean().backward(create_graph=True)

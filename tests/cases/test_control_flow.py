@@ -134,7 +134,7 @@ def test_a_learning_rate_that_changes_compiles_nothing_anew(disk: Path) -> None:
             side.step(DATA[i % 4])
             schedule.step()
 
-    own = pair(disk, steps=0, place=ALL_ON_NVME)
+    own = pair(disk, steps=0, place=ALL_ON_NVME, backend="aot_eager")
     assert graphs(own, anneal) == (1, 1)
     assert_moved(own, ALL_ON_NVME, "param", "grad", "state")
 
@@ -148,7 +148,7 @@ def test_training_and_evaluating_in_turn_takes_two_graphs(disk: Path) -> None:
             with torch.no_grad():
                 side.forward(DATA[3])
 
-    own = pair(disk, steps=0, place=ALL_ON_NVME)
+    own = pair(disk, steps=0, place=ALL_ON_NVME, backend="aot_eager")
     assert graphs(own, alternate) == (2, 2)
     assert_moved(own, ALL_ON_NVME, "param", "grad", "state")
 
@@ -169,7 +169,7 @@ def test_nothing_that_a_user_does_between_steps_compiles_anew(disk: Path) -> Non
             if i == 4:
                 side.optimizer.load_state_dict(side.optimizer.state_dict())
 
-    own = pair(disk, steps=0, place=ALL_ON_NVME)
+    own = pair(disk, steps=0, place=ALL_ON_NVME, backend="aot_eager")
     assert graphs(own, change) == (1, 1)
     assert_moved(own, ALL_ON_NVME, "param", "grad", "state")
 
@@ -179,7 +179,7 @@ def test_any_number_of_models_of_a_class_share_two_graphs(disk: Path) -> None:
     torch._dynamo.utils.counters.clear()
     for i in range(12):
         torch.manual_seed(i)
-        own = twins(disk, Skips())
+        own = twins(disk, Skips(), backend="aot_eager")
         train(own, skipping(1) * 2)
         assert zcompiler.stats(own.ours.model).steps == 2 * (i + 1)
         assert_moved(own, ALL_ON_NVME, "param", "grad", "state")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -104,6 +105,7 @@ def small_bert() -> nn.Module:
     return BertModel(config, add_pooling_layer=False).train()
 
 
+@pytest.mark.full
 def test_a_bert_whose_padding_is_zeroed_after_compiling_and_whose_vocabulary_grows(disk: Path) -> None:
     own = twins(disk, small_bert())
 

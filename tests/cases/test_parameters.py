@@ -133,7 +133,7 @@ def test_a_layer_whose_output_is_a_broadcast_parameter_alone(disk: Path) -> None
             prompt = self.prompt.unsqueeze(0).expand(len(x), -1, -1)
             return self.layer(prompt).square().mean() + x.mean(), prompt, self.prompt[1:]
 
-    own = twins(disk, built(Prompt))
+    own = twins(disk, built(Prompt), backend="aot_eager")
 
     def backward(side: Side, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         loss, prompt, part = side.model(**batch)

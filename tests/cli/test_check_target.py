@@ -150,7 +150,7 @@ def test_a_base_that_lacks_the_work_of_a_run_is_refused() -> None:
     assert '"works" does not say what run(fwd/blocks.0) in fwd/blocks.0 of graph0 is' in str(result.exception)
 
 
-@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("train", [pytest.param(True, marks=pytest.mark.full), False])
 def test_a_run_is_compared_with_the_run_of_the_base(train: bool, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZINF_NVME", str(disk))
     monkeypatch.setattr(run_target, "ROUNDS", 1)

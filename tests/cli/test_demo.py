@@ -55,6 +55,7 @@ def test_ending_early_is_a_failure_too() -> None:
     assert "ended with status 0 after 1 of 3 steps" in failure(LINES)
 
 
+@pytest.mark.full
 def test_an_interrupt_ends_the_process_and_its_own_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     held = tmp_path / "held"
     os.mkfifo(held)

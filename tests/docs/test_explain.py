@@ -31,6 +31,7 @@ def test_the_commands_print_what_the_page_shows(tmp_path: Path, monkeypatch: pyt
     Path("model.py").write_text(blocks("python")[0])
     explained, refused = blocks("sh")
     assert zinf(explained) == blocks("text")[0].splitlines()
+    Path("model.py").write_text(blocks("python")[0].replace("range(6)", "range(2)"))  # much is tried before a refusal
     said = zinf(refused)
     assert "It does not fit" in said and "What would make it fit" in said
 

@@ -24,7 +24,7 @@ def check(run: Run, folder: Path) -> None:
     gc.collect()
 
 
-@settings(max_examples=14, derandomize=True, suppress_health_check=CHECKS)
+@settings(max_examples=8, derandomize=True, suppress_health_check=CHECKS)
 @given(run=runs())
 def test_a_run_is_what_it_would_be_in_memory(run: Run, lasting_disk: Path) -> None:
     check(run, lasting_disk)

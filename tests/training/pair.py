@@ -77,13 +77,14 @@ def pair(
     optimizer: MakeOptimizer = adamw,
     *,
     steps: int = 2,
+    backend: str | None = None,
     **options: Any,
 ) -> Pair:
-    """Twins trained for `steps` steps: one on nvme, the other through `aot_eager` in memory."""
+    """Twins trained for `steps` steps: one on nvme, the other in memory, as it is or compiled with `backend`."""
     module = module if module is not None else built(mlp)
     twin = copy.deepcopy(module)
     ours = with_zinf(module, folder, **options)
-    theirs = torch.compile(twin, backend="aot_eager")
+    theirs = torch.compile(twin, backend=backend) if backend is not None else twin
     made = Pair(Side(module, ours, optimizer(module.parameters())), Side(twin, theirs, optimizer(twin.parameters())))
     for batch in DATA[:steps]:
         made.same(lambda side, batch=batch: side.step(batch))

@@ -15,7 +15,7 @@ from tests.training.pair import DATA, Pair, Side, pair
 @pytest.fixture(scope="module")
 def shared(lasting_disk: Path) -> Pair:
     """Twins, with all states of ours on nvme. Each test leaves them equal and without gradients."""
-    return pair(lasting_disk, place=ALL_ON_NVME)
+    return pair(lasting_disk, place=ALL_ON_NVME, backend="aot_eager")
 
 
 def finish(shared: Pair) -> None:

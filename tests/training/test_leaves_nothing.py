@@ -47,7 +47,9 @@ def test_a_run_that_raises_leaves_no_file(disk: Path) -> None:
     assert list(disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGKILL], ids=lambda number: number.name
+)
 def test_a_run_that_is_killed_in_a_step_leaves_no_file(number: signal.Signals, disk: Path) -> None:
     with child(disk, "hang") as process:
         assert process.stdout is not None

@@ -17,7 +17,7 @@ from tests.training.pair import DATA, Pair, Side, pair
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """For tests that only look."""
-    return pair(tmp_path_factory.mktemp("nvme"))
+    return pair(tmp_path_factory.mktemp("nvme"), backend="aot_eager")
 
 
 @pytest.fixture
