@@ -6,10 +6,11 @@ import logging
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 
 import zcompiler
-from tests.right.models import VOCABULARY, built, decoder, llama
+from tests.right.models import VOCABULARY, Make, built, decoder, llama
 from tests.right.twins import ALL_ON_NVME, assert_on_nvme
 from tests.training.pair import Side, pair
 
@@ -19,8 +20,9 @@ def text(length: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "labels": ids}
 
 
-def test_twelve_lengths_give_at_most_two_graphs(disk: Path) -> None:
-    own = pair(disk, built(llama, 1), steps=0)
+@pytest.mark.parametrize("make", [decoder, pytest.param(llama, marks=pytest.mark.full)], ids=lambda make: make.__name__)
+def test_twelve_lengths_give_at_most_two_graphs(make: Make, disk: Path) -> None:
+    own = pair(disk, built(make, 1), steps=0)
     lengths = (5, 9, 3, 14, 7, 11, 4, 13, 6, 10, 8, 12)
     for length in lengths:
         own.same(partial(Side.step, batch=text(length)))
