@@ -55,6 +55,24 @@ def test_what_was_captured_for_a_choice_that_does_not_fit_is_gone_by_the_next() 
     assert choose_activations(AUTO, UNITS[:1], make, lambda _: plan(0.0))[0] == "recompute" and len(refused) == 2
 
 
+def test_only_the_best_choice_is_held_and_the_first_as_long_as_it_may_be_taken() -> None:
+    class Capture:
+        pass
+
+    seconds = {"keep": 9.0, "nvme": 8.9, "recompute": 5.0, "recompute+nvme": 6.0}
+    made: list[weakref.ref[Capture]] = []
+    held: list[list[int]] = []
+
+    def make(activations: Activations) -> tuple[Capture, Plan]:
+        held.append([i for i, one in enumerate(made) if one() is not None])
+        capture = Capture()
+        made.append(weakref.ref(capture))
+        return capture, plan(seconds[activations.of("l0")])
+
+    best = choose_activations(AUTO, UNITS[:1], make, lambda _: plan(0.0))[0]
+    assert best is made[2]() and held == [[], [0], [0, 1], [2]]
+
+
 def test_nothing_else_is_tried_where_even_no_activations_would_save_little() -> None:
     seen = []
     chosen(lambda c: seen.append(c) or 1.0, at_best=0.98)  # type: ignore[func-returns-value]

@@ -30,7 +30,8 @@ def choose_activations(
     Raises what `make` raised, DoesNotFit with the smallest limit, when no choice fits.
     """
     free = [unit for unit in units if asked.of(unit) == "auto"]
-    tried: list[tuple[float, Made, Plan]] = []
+    first: list[tuple[float, Made, Plan]] = []
+    best: list[tuple[float, Made, Plan]] = []  # the others are let go: each holds graphs
     refused: list[DoesNotFit] = []
     words: list[str] = []
 
@@ -43,37 +44,41 @@ def choose_activations(
             refused.append(copy(refusal))  # without its frames, which hold what was captured for this choice
             words.append(f"{name} does not fit")
             return float("inf")
-        tried.append((_cost(plan), made, plan))
-        words.append(f"{name} {_cost(plan):.3g}")
-        return _cost(plan)
+        cost = _cost(plan)
+        words.append(f"{name} {cost:.3g}")
+        if count == 0:
+            first.append((cost, made, plan))
+        if not best or cost < best[0][0]:
+            best[:] = [(cost, made, plan)]
+        if first and first[0][0] * (1 - WORTH) > best[0][0]:
+            first.clear()
+        return cost
 
     keep = attempt("keep", 0)
     if not free:
-        return _found(tried, refused, [])
-    if tried:
-        if not tried[0][2].moved:
-            return _found(tried, refused, ["activations kept: nothing has to move"])
+        return _found(first, refused, [])
+    if first:
+        if not first[0][2].moved:
+            return _found(first, refused, ["activations kept: nothing has to move"])
         at_best = _cost(without(asked.resolved(dict.fromkeys(free, "keep"))))
         if keep * (1 - WORTH) <= at_best:
-            return _found(tried, refused, [f"activations kept: without any a step takes {at_best:.3g} of {keep:.3g}"])
+            return _found(first, refused, [f"activations kept: without any a step takes {at_best:.3g} of {keep:.3g}"])
     costs = {choice: attempt(choice, len(free)) for choice in MOVING}
-    best = min(costs, key=lambda choice: costs[choice])
+    moving = min(costs, key=lambda choice: costs[choice])
     half = len(free) // 2
-    if costs[best] < float("inf") and half:
-        attempt(best, half)
+    if costs[moving] < float("inf") and half:
+        attempt(moving, half)
         if quarter := half // 2:
-            attempt(best, half - quarter if keep < costs[best] else half + quarter)
-    if keep < float("inf") and keep * (1 - WORTH) <= min(cost for cost, *_ in tried):
-        del tried[1:]
-    return _found(tried, refused, [f"activations, by what a step takes: {', '.join(words)}"])
+            attempt(moving, half - quarter if keep < costs[moving] else half + quarter)
+    return _found(first or best, refused, [f"activations, by what a step takes: {', '.join(words)}"])
 
 
 def _found(
-    tried: Sequence[tuple[float, Made, Plan]], refused: Sequence[DoesNotFit], reasons: list[str]
+    chosen: Sequence[tuple[float, Made, Plan]], refused: Sequence[DoesNotFit], reasons: list[str]
 ) -> tuple[Made, Plan, list[str]]:
-    if not tried:
+    if not chosen:
         raise min(refused, key=lambda refusal: refusal.least)
-    _, made, plan = min(tried, key=lambda one: one[0])
+    ((_, made, plan),) = chosen
     return made, plan, reasons
 
 

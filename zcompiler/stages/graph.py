@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -62,6 +63,7 @@ class Stages:
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]:
         """Forward and backward."""
+        # Of the last choice alone: the heap of Python hardly gets smaller again.
         partitions: dict[frozenset[str], tuple[torch.fx.GraphModule, torch.fx.GraphModule]] = {}
         captures: dict[tuple[frozenset[str], bool], _Capture] = {}
         memory, fused = self.around.options.memory, self.around.fused
@@ -76,6 +78,10 @@ class Stages:
                 return captures[again, uncut]
             with stage(f"{self.name}: capture"):
                 if again not in partitions:
+                    if partitions:
+                        partitions.clear()
+                        captures.clear()
+                        gc.collect()  # they are in cycles, and what is not chosen would be held beside this one
                     partitions[again] = partition(
                         copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
                     )
