@@ -28,7 +28,7 @@ from zcompiler.describe.build import built
 MOST = 5.0
 NOISE = 1.25
 WIDTH, HEADS, TOKENS, WORDS = 64, 4, 256, 1024
-_STAGE = re.compile(r"\S+: (?P<what>capture|plan) took (?P<seconds>[\d.]+) s")
+_STAGE = re.compile(r"\S+: (?P<what>joint passes|capture|plan) took (?P<seconds>[\d.]+) s")
 
 
 class Stages(logging.Handler):
@@ -40,7 +40,8 @@ class Stages(logging.Handler):
 
     def emit(self, log: logging.LogRecord) -> None:
         if found := _STAGE.fullmatch(log.getMessage()):
-            self.seconds[found["what"]] += float(found["seconds"])
+            what = "plan" if found["what"] == "plan" else "capture"
+            self.seconds[what] += float(found["seconds"])
 
 
 def stages(layers: int, bytes_a_layer: int) -> dict[str, float]:

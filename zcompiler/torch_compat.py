@@ -248,8 +248,17 @@ def joint_passes(graph_module: torch.fx.GraphModule, inputs: Any = None) -> torc
             return _recursive_joint_graph_passes(graph_module)
         # As stock Inductor does it: a higher-order operator's own graph was partitioned before, with its passes.
         device = next(iter(get_inputs_devices(inputs, graph_module)))
+        before = set(graph_module.graph.nodes)
         with get_cuda_device_context(graph_module):
-            return _recursive_joint_graph_passes(graph_module, skip_invoke_subgraph=True, input_device=device)
+            made = _recursive_joint_graph_passes(graph_module, skip_invoke_subgraph=True, input_device=device)
+    # Of several nodes that stand for others, torch tells only of the last of which module they are.
+    for node in reversed(made.graph.nodes):
+        if node in before or node.op != "call_function" or node.meta.get("nn_module_stack") or is_random(node):
+            continue
+        stack = next((found for user in node.users if (found := user.meta.get("nn_module_stack"))), None)
+        if stack is not None:
+            node.meta["nn_module_stack"] = stack
+    return made
 
 
 def changed_inputs(joint: torch.fx.GraphModule) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,36 @@ def test_of_a_unit_that_is_computed_again_only_its_input_is_saved(disk: Path) ->
     again(X[0]).backward()
     assert len(saved(kept)) > 3 * 4
     assert saved(again) == [(2, LENGTH, WIDTH)] * 4  # three inputs of layers, and what the loss squares
+
+
+class Attention(nn.Module):
+    """Written by hand: Inductor puts nodes of its own in the place of a scaled softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + self.out(torch.softmax(q @ k.mT / WIDTH, -1) @ v)
+
+
+def test_what_inductor_puts_in_the_place_of_a_unit_is_computed_again_with_it(disk: Path) -> None:
+    class Attentions(Layers):
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.layers = nn.ModuleList(Attention() for _ in range(3))
+
+    module = Attentions()
+    twin = copy.deepcopy(module)
+    model = with_zinf(module, disk, place=ON_HOST, compute="inductor", activations="recompute")
+    loss, theirs = model(X[0]), twin(X[0])
+    loss.backward()
+    theirs.backward()
+    assert saved(model) == [(2, LENGTH, WIDTH)] * 3
+    torch.testing.assert_close(loss, theirs, rtol=1e-6, atol=0)
+    for own, other in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-5, atol=1e-7)
 
 
 def test_units_that_are_not_named_stay_as_they_are(disk: Path) -> None:
