@@ -58,9 +58,9 @@ class Keeping:
         value, at = header(self._graph).values[value_of(copy)], self._at
         held, more = self._during.copy(), slice(at[releases_of(kept)[0]], at[copy])
         held[more] += value.nbytes
-        if kind_of(copy) == "all_gather":
-            for release in releases_of(chain[1]):
-                held[at[chain[1]] : at[release] + 1] -= form_bytes(value, "shard")
+        for shard in chain[1:2] if kind_of(copy) == "all_gather" else ():
+            for release in releases_of(shard):
+                held[at[shard] : at[release]] -= form_bytes(value, "shard")
         held[[at[node] for node in dropped]] = 0
         if (held[more] > self._budget).any():
             return False
