@@ -31,13 +31,12 @@ class KeepLastUnit(Pass):
         if not forward or not backward:
             return
         again = {value_of(copy): copy for copies in _first(backward) for copy in copies}
-        pairs = [(kept, again.get(value_of(kept))) for copies in _first(forward[::-1]) for kept in copies]
-        if not any(copy is not None for _, copy in pairs):
+        last = [kept for copies in _first(forward[::-1]) for kept in copies if value_of(kept) in again]
+        if not last:
             return
         keeping = Keeping(graph, facts)
-        for kept, copy in pairs:
-            if copy is not None:
-                keeping.keep(kept, copy)
+        for kept in last:
+            keeping.keep(kept, again[value_of(kept)])
 
 
 def _first(regions: list[tuple[str, list[torch.fx.Node]]]) -> list[list[torch.fx.Node]]:
