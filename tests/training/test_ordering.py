@@ -38,7 +38,8 @@ def room(m: Any, *reads: str, parts: tuple[str, ...] = ()) -> int:
 
 def test_a_gradient_goes_before_the_first_use_of_its_parameter() -> None:
     m = member()
-    assert room(m, "w", "w") == 10 * KIB - 2 * KIB
+    assert room(m, "w", "w") == 10 * KIB - 4 * KIB  # it is still there when its own update begins
+    assert room(m, *["w"] * 7) == 10 * KIB - 7 * KIB
 
 
 def test_a_gradient_of_a_parameter_in_tiles_goes_before_the_last_tile() -> None:
@@ -50,4 +51,5 @@ def test_a_gradient_of_a_parameter_in_tiles_goes_before_the_last_tile() -> None:
 def test_a_gradient_goes_with_the_first_use_of_the_whole_parameter() -> None:
     m = member()
     rows = ("w/0", "w/1")
-    assert room(m, "w", *rows, parts=rows) == 10 * KIB - 3 * KIB
+    assert room(m, "w", *rows, parts=rows) == 10 * KIB - 4 * KIB
+    assert room(m, "w", *rows, *rows, parts=rows) == 10 * KIB - 5 * KIB

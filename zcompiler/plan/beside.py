@@ -21,23 +21,28 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A region of a forward: bytes of the limit that it leaves, and the values that it reads."""
+    """An op of a forward that needs `values`, up to date: bytes of the limit that are left `before` it, since the one
+    before, and beside it (`left`)."""
 
+    before: int
     left: int
     values: tuple[str, ...]
 
 
 def uses_of(schedule: Schedule) -> list[Used]:
-    """The regions of a schedule's forward, in order."""
-    tier = schedule.compute_tier
-    during = iter(memory(schedule).during[tier.name])
+    """The reads of parameters and the runs of a schedule's forward, in order."""
+    tier, used = schedule.compute_tier, memory(schedule)
     limit = tier.budget if tier.budget is not None else UNLIMITED
+    held, before = used.start[tier.name], UNLIMITED
     found = []
-    for region in schedule.regions:
-        peak = max((int(next(during)) for _ in region.ops), default=0)
+    for (region, op), during, after in zip(schedule.ops(), used.during[tier.name], used.after[tier.name], strict=True):
         if phase_of(region.name) == "fwd":
-            reads = tuple(value for op in region.ops if op.kind == "run" for value in op.reads)
-            found.append(Used(limit - peak, reads))
+            # What is read has its buffer before its update goes on; what a run makes and works in comes after that.
+            before = min(before, limit - (held if op.kind == "run" else int(during)))
+            if op.kind == "run" or (op.kind == "read" and schedule.value(op.value).kind == "param"):
+                found.append(Used(before, limit - int(during), op.reads if op.kind == "run" else (op.value,)))
+                before = UNLIMITED
+        held = int(after)
     return found
 
 
@@ -49,18 +54,18 @@ def room_beside(
     """(the place of each parameter in the order of use, the bytes that are left for the update's buffers) beside these
     forwards, one after the other.
 
-    Each is its regions and the parameters behind the values that these read, of which `parts` are rows of one
+    Each is its ops and the parameters behind the values that these need, of which `parts` are rows of one
     parameter. `waiting`: the parameters of the update, and the bytes of each gradient in memory. It is held until its
-    parameter is updated, which is before the first region that reads it, or the last of its rows.
+    parameter is updated, which is before the first op that needs it, or the last of its rows.
     """
     place: dict[Key, int] = {}
     whole: dict[Key, int] = {}
     rows: dict[Key, int] = {}
     seen: set[str] = set()
-    left: list[int] = []
-    for regions, parameters in forwards:
-        for region in regions:
-            for value in region.values:
+    left: list[Used] = []
+    for ops, parameters in forwards:
+        for op in ops:
+            for value in op.values:
                 for key in parameters.get(value, ()):
                     if key is None:
                         continue
@@ -70,15 +75,16 @@ def room_beside(
                     elif value not in seen:
                         rows[key] = len(left)
                 seen.add(value)
-            left.append(region.left)
+            left.append(op)
     order = {key: place.get(key, len(left)) for key in waiting}
-    goes = [0] * (len(left) + 1)  # bytes of gradients, by the region before which they go
+    goes = [0] * (len(left) + 1)  # bytes of gradients, by the op before which they go
     for key, nbytes in waiting.items():
         goes[min(whole.get(key, len(left)), rows.get(key, len(left)))] += nbytes
     room, held = UNLIMITED if left else 0, sum(goes)
-    for at, bytes_left in enumerate(left):
+    for at, op in enumerate(left):
+        room = min(room, op.before - held)
         held -= goes[at]
-        room = min(room, bytes_left - held)
+        room = min(room, op.left - held)
     return order, room
 
 
