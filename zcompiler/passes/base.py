@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import ClassVar
 
 import torch.fx
@@ -78,7 +79,16 @@ class Pass(ABC):
         """Rewrite the graph in place. PassFailure when that is impossible."""
 
 
-def chosen(name: str, only: Sequence[str], keep: Sequence[str]) -> bool:
-    """Whether a value's name matches one of the globs `only` (none given: any name will do) and none of `keep`."""
-    wanted = not only or any(fnmatchcase(name, glob) for glob in only)
-    return wanted and not any(fnmatchcase(name, glob) for glob in keep)
+def chosen_by(only: Sequence[str], keep: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name matches one of the globs `only` (none given: any name will do) and none of `keep`."""
+    wanted, left = _any_of(only), _any_of(keep)
+    return lambda name: (not only or wanted(name)) and not left(name)
+
+
+def _any_of(globs: Sequence[str]) -> Callable[[str], bool]:
+    """Plans name units one by one, hundreds of them: those need no matching."""
+    names = frozenset(glob for glob in globs if not any(c in glob for c in "*?["))
+    if len(names) == len(set(globs)):
+        return names.__contains__
+    pattern = re.compile("|".join(translate(glob) for glob in globs if glob not in names))
+    return lambda name: name in names or pattern.match(name) is not None

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch.fx
 
-from zcompiler.passes.base import Facts, Pass, chosen
+from zcompiler.passes.base import Facts, Pass, chosen_by
 from zcompiler.passes.rewrite import add_release, issue_order, past_releases, releases_of, runs_of
 from zcompiler.schedule.graph import add_op, header, kind_of, op_nodes, op_of, region_nodes, users_of, value_of
 from zcompiler.schedule.model import Op
@@ -69,6 +69,7 @@ class OffloadActivations(Pass):
     ) -> Iterator[tuple[torch.fx.Node, list[torch.fx.Node], list[torch.fx.Node], list[torch.fx.Node]]]:
         """(the copy as forward leaves it, forward runs that touch it, backward runs that read it, its releases)."""
         values = header(graph).values
+        in_region, chosen = chosen_by(self.regions, ()), chosen_by(self.only, self.keep)
         computing = [n for n in runs if op_of(n).reads]  # a run without operands stands for what is handed over
         following = dict(zip(computing, computing[1:], strict=False))
         made: dict[str, list[tuple[torch.fx.Node, torch.fx.Node]]] = {}
@@ -87,7 +88,6 @@ class OffloadActivations(Pass):
             moves = len(reads) + len(freed) < len(users)
             if moves or not after or not freed or freed[0] is not users[-1] or following.get(before[-1]) is after[0]:
                 continue
-            made_in = versions[0][0].meta["region"]
-            fits = values[name].nbytes >= self.least and chosen(made_in, self.regions, ())
-            if fits and chosen(name, self.only, self.keep):
+            fits = values[name].nbytes >= self.least and in_region(versions[0][0].meta["region"])
+            if fits and chosen(name):
                 yield copy, before, after, freed

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch.fx
 
-from zcompiler.passes.base import Facts, Pass, chosen
+from zcompiler.passes.base import Facts, Pass, chosen_by
 from zcompiler.passes.rewrite import add_release, last_runs_of_grads, past_releases
 from zcompiler.schedule.graph import add_op, header, kind_of, users_of
 from zcompiler.schedule.model import Op
@@ -30,7 +30,8 @@ class OffloadGrads(Pass):
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         route = facts.route(facts.compute, self.home)
         head = header(graph)
-        moved = {n for n, v in head.values.items() if v.kind == "grad" and chosen(n, self.only, self.keep)}
+        chosen = chosen_by(self.only, self.keep)
+        moved = {n for n, v in head.values.items() if v.kind == "grad" and chosen(n)}
         for name, value in head.values.items():
             if name in moved:
                 head.values[name] = replace(value, home=self.home)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch.fx
 
-from zcompiler.passes.base import Facts, Pass, chosen
+from zcompiler.passes.base import Facts, Pass, chosen_by
 from zcompiler.schedule.graph import header
 
 
@@ -24,8 +24,8 @@ class PartitionParams(Pass):
 
     def apply(self, graph: torch.fx.Graph, facts: Facts) -> None:
         facts.route(self.home, facts.compute)  # says what is wrong when the home is no tier or cannot be reached
-        values = header(graph).values
+        values, chosen = header(graph).values, chosen_by(self.only, self.keep)
         for name, value in values.items():
-            if value.kind != "param" or not chosen(name, self.only, self.keep):
+            if value.kind != "param" or not chosen(name):
                 continue
             values[name] = replace(value, home=self.home, shard=-(-value.nbytes // facts.world))
