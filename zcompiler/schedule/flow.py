@@ -38,9 +38,9 @@ class Copy:
     dirty: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Step:
-    """What one op did. `deps` are the ops it has to follow, by issue index."""
+    """What one op did. `deps` are the ops it has to follow, by issue index; none where they are not asked for."""
 
     index: int
     region: Region
@@ -79,10 +79,11 @@ def may_stay(schedule: Schedule, copy: Copy, value: Value) -> bool:
 
 
 class Flow:
-    """The state of the walk: `live` copies by place. Unknown names are followed as values of no size."""
+    """The state of the walk: `live` copies by place. Unknown names are followed as values of no size. `deps`: whether
+    to find out what each op has to follow, which takes a third of the time."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, deps: bool = True) -> None:
+        self.schedule, self._deps = schedule, deps
         self.values = {v.name: v for v in schedule.values}
         self.compute = schedule.compute_tier.name
         self.live: dict[Place, Copy] = {}
@@ -137,7 +138,7 @@ class Flow:
         deps: list[int] = []
         if copy:
             deps = copy.users or [copy.producer]
-        return Step(index, region, op, (), (), (), (place, copy), _order(deps), None, None)
+        return Step(index, region, op, (), (), (), (place, copy), self._order(deps), None, None)
 
     def _move(self, index: int, region: Region, op: Op) -> Step:
         src, dst = self.ends(op)
@@ -158,7 +159,7 @@ class Flow:
             self._set_dirty(source, False)
             self._set_dirty(made, dst != rest_place(self.schedule, self.value(op.value)))
         makes, rewrites = ((), (old,)) if old else ((made,), ())
-        return Step(index, region, op, ((src, source),), makes, rewrites, None, _order(deps), stale, twice)
+        return Step(index, region, op, ((src, source),), makes, rewrites, None, self._order(deps), stale, twice)
 
     def _run(self, index: int, region: Region, op: Op) -> Step:
         uses: list[tuple[Place, Copy | None]] = []
@@ -185,12 +186,12 @@ class Flow:
             value = self.value(name)
             if value.kind in ("param", "grad", "state"):
                 self._set_dirty(copy, place != rest_place(self.schedule, value))
-        return Step(index, region, op, tuple(uses), tuple(makes), tuple(rewrites), None, _order(deps), None, None)
+        order = self._order(deps)
+        return Step(index, region, op, tuple(uses), tuple(makes), tuple(rewrites), None, order, None, None)
 
     def operand(self, op: Op, name: str) -> Place:
         """The place a run takes a value from: the full form, except that an update works on the rank's own shard."""
-        value = self.value(name)
-        form = moved_form(self.schedule, value) if op.lane == UPDATE_LANE else "full"
+        form = moved_form(self.schedule, self.value(name)) if op.lane == UPDATE_LANE else "full"
         return Place(name, form, self.compute)
 
     def ends(self, op: Op) -> tuple[Place, Place]:
@@ -214,6 +215,5 @@ class Flow:
             return None
         return next((c for c in self._dirty.get(name, ()) if self.live.get(c.place) is c), None)
 
-
-def _order(deps: list[int]) -> tuple[int, ...]:
-    return tuple(sorted({d for d in deps if d >= 0}))
+    def _order(self, deps: list[int]) -> tuple[int, ...]:
+        return tuple(sorted({d for d in deps if d >= 0})) if self._deps else ()

@@ -50,7 +50,7 @@ def to_graph(schedule: Schedule) -> torch.fx.Graph:
     root = graph.placeholder("schedule")
     names = tuple(r.name for r in schedule.regions)
     root.meta["header"] = Header(schedule.name, schedule.tiers, values, names, schedule.rank, schedule.world)
-    flow = Flow(schedule)
+    flow = Flow(schedule, deps=False)
     current: dict[Place, torch.fx.Node] = {}
     for place in flow.live:
         current[place] = home_placeholder(graph, place.value)

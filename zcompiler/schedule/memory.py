@@ -32,7 +32,7 @@ def counted_tiers(schedule: Schedule) -> tuple[str, ...]:
 def memory(schedule: Schedule) -> Memory:
     """Follow every copy once: O(ops). Ops that break the verifier's rules (a release of nothing) count nothing."""
     tiers = counted_tiers(schedule)
-    flow = Flow(schedule)
+    flow = Flow(schedule, deps=False)
     held = dict.fromkeys(tiers, 0)
     for copy in flow.live.values():
         _add(held, copy, 1)
