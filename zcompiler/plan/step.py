@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch.fx
+
+from zcompiler.analyse.alike import alike
 from zcompiler.analyse.buckets import Bucket
 from zcompiler.analyse.sizes import Sizes, dtype_name, is_plain, is_strided, nbytes, shape_of, working_memory
 from zcompiler.analyse.work import work_of
@@ -104,6 +107,7 @@ class _Builder:
     ) -> None:
         self.fused, self.priced, self.sizes = fused, sizes is None, sizes or Sizes()
         self.works: dict[str, Work] = {}
+        self.known: dict[Hashable, tuple[Work | None, int]] = {}
         self.name, self.captured, self.buckets, self.tiers, self.states = name, captured, buckets, tiers, states
         self.compute = next(t.name for t in tiers if t.compute)
         self.bucket_slot = {p: (b, i) for b in reversed(buckets) for i, p in enumerate(b.positions)}
@@ -282,15 +286,22 @@ class _Builder:
                 names.values[local] = value
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
-            if self.priced:
-                work = work_of(region.module, self.fused)
+            work, held = self._asks(region.module)
+            if work is not None:
                 self.works[title] = replace(work, moved=work.moved + 2 * put_together)
             run = Op(
-                "compute", "run", title, reads=tuple(reads), writes=tuple(writes),
-                work=working_memory(region.module, self.sizes) + put_together,
+                "compute", "run", title, reads=tuple(reads), writes=tuple(writes), work=held + put_together,
             )  # fmt: skip
             self.regions.append(Region(title, (run,)))
         return replace(names, regions=tuple(region_names))
+
+    def _asks(self, region: torch.fx.GraphModule) -> tuple[Work | None, int]:
+        """The work of a region and the bytes it works in: found out once for all that are alike."""
+        key = alike(region)
+        if key not in self.known:
+            work = work_of(region, self.fused) if self.priced else None
+            self.known[key] = work, working_memory(region, self.sizes)
+        return self.known[key]
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:
