@@ -11,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zcompiler.plan.plan import KINDS, Placement
-from zcompiler.schedule.memory import event_name, memory
+from zcompiler.schedule.memory import event_name, memory, peak_of
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.schedule.words import phase_of
@@ -201,43 +202,62 @@ def _bucket(value: str, kind: str, gradients: Mapping[str, str]) -> str:
 
 
 class Account:
-    """What each op of a placed schedule holds, and what more when a unit rests in the compute tier. `gradients` maps
-    gradient values to buckets."""
+    """What each op of a placed schedule holds, `most` of it `where`, and what more when a unit rests in the compute
+    tier. `gradients` maps gradient values to buckets."""
 
     def __init__(self, schedule: Schedule, gradients: Mapping[str, str]) -> None:
         self.schedule, self.gradients = schedule, gradients
         self.sizes = state_bytes(schedule, gradients)
-        self.during = memory(schedule).during[schedule.compute_tier.name]
-        nbytes = {v.name: v.nbytes for v in schedule.values}
-        self._gathered: dict[str, list[tuple[int, int]]] = {}  # bucket -> the ops at which a copy is there anyway
-        self._stored: dict[str, list[tuple[int, int]]] = {}  # bucket -> after which op bytes of its gradient go
-        self._read: dict[str, int] = {}  # bucket -> the first run of forward that reads it
-        self._runs: list[int] = []  # those of forward, and the one behind them
-        since: dict[str, int] = {}
-        in_forward, i = True, -1
-        for i, (region, op) in enumerate(schedule.ops()):
-            if op.kind == "run" and in_forward:
-                in_forward = phase_of(region.name) == "fwd"
-                self._runs.append(i)
-                for name in op.reads if in_forward else ():
-                    self._read.setdefault(name, i)
-            elif op.kind == "read":
-                since[op.value] = i
-            elif op.kind == "release" and op.value in gradients:
-                self._stored.setdefault(gradients[op.value], []).append((i + 1, nbytes[op.value]))
-            elif op.kind == "release" and op.value in since:
-                self._gathered.setdefault(op.value, []).append((since.pop(op.value), i + 1))
-        self._count = i + 1
+        compute, used = schedule.compute_tier.name, memory(schedule)
+        self.during = used.during[compute]
+        self.most, self.where = peak_of(schedule, used)[compute]
 
     def held_more(self, kind: str, bucket: str, size: int) -> NDArray[np.int64]:
-        more = np.full(self._count, 0 if kind == "grads" else size, dtype=np.int64)
+        """What each op would hold more if this kind of state of a bucket, of `size` bytes, rested there."""
+        ways = self._ways
+        more = np.full(ways.count, 0 if kind == "grads" else size, dtype=np.int64)
         if kind == "params":
-            for start, stop in self._gathered.get(bucket, ()):
+            for start, stop in ways.gathered.get(bucket, ()):
                 more[start:stop] -= size
         elif kind == "grads":
             # The gradient of the step before waits for its update, which comes before the first use.
-            waits = bisect_right(self._runs, self._read.get(bucket, self._count))
-            more[self._runs[:waits]] += size
-            for start, nbytes in self._stored.get(bucket, ()):
+            waits = bisect_right(ways.runs, ways.read.get(bucket, ways.count))
+            more[ways.runs[:waits]] += size
+            for start, nbytes in ways.stored.get(bucket, ()):
                 more[start:] += nbytes
         return more
+
+    @cached_property
+    def _ways(self) -> _Ways:
+        return _ways(self.schedule, self.gradients)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """When copies of what rests elsewhere are in the compute tier. Ops are counted: there are `count` of them."""
+
+    gathered: dict[str, list[tuple[int, int]]]  # bucket -> the ops at which a copy is there anyway
+    stored: dict[str, list[tuple[int, int]]]  # bucket -> after which op bytes of its gradient go
+    read: dict[str, int]  # bucket -> the first run of forward that reads it
+    runs: list[int]  # those of forward, and the one behind them
+    count: int
+
+
+def _ways(schedule: Schedule, gradients: Mapping[str, str]) -> _Ways:
+    nbytes = {v.name: v.nbytes for v in schedule.values}
+    found = _Ways({}, {}, {}, [], sum(len(region.ops) for region in schedule.regions))
+    since: dict[str, int] = {}
+    in_forward = True
+    for i, (region, op) in enumerate(schedule.ops()):
+        if op.kind == "run" and in_forward:
+            in_forward = phase_of(region.name) == "fwd"
+            found.runs.append(i)
+            for name in op.reads if in_forward else ():
+                found.read.setdefault(name, i)
+        elif op.kind == "read":
+            since[op.value] = i
+        elif op.kind == "release" and op.value in gradients:
+            found.stored.setdefault(gradients[op.value], []).append((i + 1, nbytes[op.value]))
+        elif op.kind == "release" and op.value in since:
+            found.gathered.setdefault(op.value, []).append((since.pop(op.value), i + 1))
+    return found

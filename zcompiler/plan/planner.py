@@ -68,9 +68,14 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
     bare = asked.bare(starts[0])
     offloaded = offloaded_activations(bare, options.activations, store, asked.fixed_activations)
 
-    def rewritten(placement: Placement) -> Schedule:
-        spec = pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False)
-        return evaluate(asked.bare(placement), spec)
+    known: dict[tuple[tuple[str, Homes], ...], Account] = {}  # one start often leads to what another has led to
+
+    def account_of(placement: Placement) -> Account:
+        key = tuple(placement.items())
+        if key not in known:
+            spec = pipeline_of(placement, asked.gradients, compute, 0, offloaded, ahead=False)
+            known[key] = Account(evaluate(asked.bare(placement), spec), asked.gradients)
+        return known[key]
 
     def starting() -> Iterator[Placement]:
         yield from starts
@@ -78,8 +83,8 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
             yield from _largest_gradient_kept(asked, options, starts, compute, bare)
 
     for placement in starting():
-        schedule = rewritten(placement)
-        most, where = peak(schedule)[compute]
+        account = account_of(placement)
+        schedule, most, where = account.schedule, account.most, account.where
         if (update := update_needs(schedule, placement, asked.gradients)) > most:
             most, where = update, "the optimizer step"
         most += asked.taken
@@ -89,7 +94,7 @@ def make_plan(asked: Question, options: Options, compute: str, store: str, evalu
             reasons.append(f"not {text}, {format_bytes(most - options.memory)} over the limit")
             tried.append((most, where, placement))
             continue
-        placement, why = _with_what_fits(asked, options, store, placement, schedule, rewritten)
+        placement, why = _with_what_fits(asked, options, store, placement, account_of)
         why.insert(0, f"{text} of {format_bytes(options.memory)}")
         found.append((bytes_moved(schedule, placement, asked.gradients, options.late), placement, why))
         if found[-1][0] == 0:
@@ -135,42 +140,40 @@ def _with_what_fits(
     options: Options,
     store: str,
     first: Placement,
-    schedule: Schedule,
-    rewritten: Callable[[Placement], Schedule],
+    account_of: Callable[[Placement], Account],
 ) -> tuple[Placement, list[str]]:
     """The placement with what has room in memory taken back into it, as far as the planner may choose, and why.
 
     What is taken back frees the buffers through which it moved, which may make room for more. So once a choice is made,
     it is asked what it really holds, and the next choice counts with the difference; what is then left over is filled.
     """
-    compute, limit = schedule.compute_tier.name, options.memory - asked.taken
-    placement, after, reasons = first, schedule, []
+    limit, account = options.memory - asked.taken, account_of(first)
+    placement, after = first, account
+    reasons: list[str] = []
 
     def choose(start: Placement, account: Account, slack: int) -> Held:
         free = {k: [b for b in asked.buckets if _is_free(k, b, asked, options, start, store)] for k in KINDS}
         room = _update_room(account.schedule, placement, asked, options)
         return hold_what_fits(account, start, free, limit, room, options.late, slack)
 
-    def most(found: Schedule, placement: Placement) -> tuple[int, int]:
+    def most(found: Account, placement: Placement) -> tuple[int, int]:
         """Of graph and update, and of the graph alone."""
-        of_graph = peak(found)[compute][0]
-        return max(of_graph, update_needs(found, placement, asked.gradients)), of_graph
+        return max(found.most, update_needs(found.schedule, placement, asked.gradients)), found.most
 
     slack = fitted = 0
-    account = Account(schedule, asked.gradients)
     for _ in range(ROUNDS):
         held = choose(first, account, slack)
         if held.placement == placement:
             break
-        found = rewritten(held.placement)
+        found = account_of(held.placement)
         needed, of_graph = most(found, held.placement)
         if needed > limit:
             slack = (slack + fitted) // 2
             continue
         placement, after, reasons, fitted = held.placement, found, list(held.reasons), slack
         slack = held.most - of_graph
-    held = choose(placement, Account(after, asked.gradients), 0)
-    if held.placement != placement and most(rewritten(held.placement), held.placement)[0] <= limit:
+    held = choose(placement, after, 0)
+    if held.placement != placement and most(account_of(held.placement), held.placement)[0] <= limit:
         placement, reasons = held.placement, [*reasons, *held.reasons]
     return placement, reasons
 
