@@ -24,6 +24,7 @@ from zcompiler.plan.file import GivenPlan
 from zcompiler.plan.plan import UNCUT, Plan
 from zcompiler.stages.around import Around, tiers_of
 from zcompiler.stages.choice import Choice
+from zcompiler.stages.collecting import only_new_garbage
 from zcompiler.stages.form import Form
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.range import with_range
@@ -76,12 +77,12 @@ class Stages:
             again = frozenset(unit for unit in units if activations.recomputes(unit))
             if (again, uncut) in captures:
                 return captures[again, uncut]
-            with stage(f"{self.name}: capture"):
+            if again not in partitions and partitions:
+                partitions.clear()
+                captures.clear()
+                gc.collect()  # they are in cycles, and what is not chosen would be held beside this one
+            with stage(f"{self.name}: capture"), only_new_garbage():
                 if again not in partitions:
-                    if partitions:
-                        partitions.clear()
-                        captures.clear()
-                        gc.collect()  # they are in cycles, and what is not chosen would be held beside this one
                     partitions[again] = partition(
                         copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
                     )
@@ -167,7 +168,7 @@ class Stages:
         rows = plain
         if tiled.tiles:
             rows = Form(name, tiled, buckets_of(tiled, self.inputs, choice.decided), around, tiers, counted, "rows")
-        with stage(f"{name}: plan"):
+        with stage(f"{name}: plan"), only_new_garbage():
             form, plan = (
                 choice.plan(plain, rows, taken) if given is None else choice.as_given(given, plain, rows, taken)
             )
