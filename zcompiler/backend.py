@@ -14,6 +14,7 @@ from zcompiler.capture.captured import returns_views
 from zcompiler.logs import start_logging
 from zcompiler.lower.graph import CompiledGraph
 from zcompiler.options import OptionError
+from zcompiler.stack import with_room
 from zcompiler.stages.around import Around
 from zcompiler.stages.dump import Dump, dump_plans, plan_text
 from zcompiler.stages.graph import Stages
@@ -63,7 +64,7 @@ def zinf(
             through = with_updated_views(through)
         return with_returned_logits(through, stages.losses)
 
-    return in_tiles_if_needed(_around(session), session.next_graph, graph_module, inputs, compiled)
+    return with_room(in_tiles_if_needed, _around(session), session.next_graph, graph_module, inputs, compiled)
 
 
 class _Building:

@@ -18,6 +18,7 @@ from zcompiler.machine.parts import Parts
 from zcompiler.options import Options
 from zcompiler.plan.file import MadeFor, PlanFile
 from zcompiler.schedule.model import Schedule
+from zcompiler.stack import with_room
 from zcompiler.stages.around import Around, states_per_parameter_byte
 from zcompiler.stages.dump import plan_text
 from zcompiler.stages.graph import Stages
@@ -65,7 +66,9 @@ class Capturing:
     def __call__(self, graph_module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Called by torch.compile. Raises as the stages do."""
         name = f"graph{len(self.graphs)}"
-        return in_tiles_if_needed(self._around, name, graph_module, inputs, lambda s: self._described(s, inputs))
+        return with_room(
+            in_tiles_if_needed, self._around, name, graph_module, inputs, lambda s: self._described(s, inputs)
+        )
 
     def _described(self, stages: Stages, inputs: Sequence[Any]) -> Callable[..., Any]:
         calls: list[Callable[[], None]] = []

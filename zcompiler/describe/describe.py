@@ -17,6 +17,7 @@ from zcompiler.machine.choose import choose_machine
 from zcompiler.machine.parts import cpu_only
 from zcompiler.options import parse_options
 from zcompiler.plan.file import MadeFor, given_plans
+from zcompiler.stack import with_room
 from zcompiler.torch_compat import (
     NO_VALUES,
     cause_in_backend,
@@ -72,7 +73,7 @@ def describe(
     updater: torch.optim.Optimizer | None = None
     try:
         with mode, torch.set_grad_enabled(train):
-            out = compiled(*args, **kwargs)
+            out = with_room(compiled, *args, **kwargs)
             if train:
                 loss_of(out, loss).backward()
                 updater = make(copy.parameters()) if update else None
@@ -90,7 +91,7 @@ def describe(
         raise ZinfError(f"torch has captured no graph of {type(module).__name__}: see TORCH_LOGS=graph_breaks")
     step, late, fused = None, False, False
     if updater is not None:
-        step, late = described_update(capturing, chosen, updater)
+        step, late = with_room(described_update, capturing, chosen, updater)
         fused = any(group.get("fused") for group in updater.param_groups)
     made_for = MadeFor.of(chosen, str(machine), compute)
     return Schedules(tuple(capturing.graphs), step, late, fused, chosen, machine, tuple(capturing.notes), made_for)

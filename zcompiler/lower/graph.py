@@ -29,6 +29,7 @@ from zcompiler.progress import progress
 from zcompiler.schedule.flow import moved_form
 from zcompiler.schedule.model import Region, Schedule
 from zcompiler.schedule.simulate.steps import stored_bytes
+from zcompiler.stack import with_room
 from zcompiler.torch_compat import NoSubclasses
 
 _COMPILE = logging.getLogger("zinf.compile")
@@ -69,7 +70,7 @@ class CompiledGraph:
 
     def lower_forward(self) -> Callable[[list[Any]], Any]:
         cut, inference = self.captured.forward, self.captured.backward is None
-        self._lower(cut, self.step.forward, is_backward=False, is_inference=inference)
+        with_room(self._lower, cut, self.step.forward, is_backward=False, is_inference=inference)
         regions = self._regions(self.step.forward)
         positions = [self.captured.positions.get(name) for name in cut.inputs]
         cut = cut.without_graphs()
@@ -81,7 +82,7 @@ class CompiledGraph:
                 with NoSubclasses(), phase(self.executor.runtime.recorder, self.schedule.name, "fwd"):
                     self._bind(call, cut, self.step.forward, args, positions)
                     token = None if inference else self._token(call)
-                    return self._run(call, regions, cut, token, last=inference)
+                    return with_room(self._run, call, regions, cut, token, last=inference)
             except BaseException:
                 call.abandon()
                 raise
@@ -91,7 +92,7 @@ class CompiledGraph:
     def lower_backward(self) -> Callable[[list[Any]], Any]:
         backward, names = self.captured.backward, self.step.backward
         assert backward is not None and names is not None
-        self._lower(backward, names, is_backward=True, is_inference=False)
+        with_room(self._lower, backward, names, is_backward=True, is_inference=False)
         regions = self._regions(names)
         token_at = backward.inputs.index(TOKEN)
         cut = backward.without_graphs()
@@ -104,7 +105,7 @@ class CompiledGraph:
                 call.names = names
                 with NoSubclasses(), phase(self.executor.runtime.recorder, self.schedule.name, "bwd"):
                     self._bind(call, cut, names, args, None)
-                    results = self._run(call, regions, cut, None, last=True)
+                    results = with_room(self._run, call, regions, cut, None, last=True)
                 self.backward_ended()
                 return results
             except BaseException:

@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zcompiler.options import OPTIMIZER_STATES
+from zcompiler.stack import with_room
 from zcompiler.torch_compat import NoSubclasses, run_first, run_last, untraced
 from zcompiler.training.observed import ObservedStates
 from zcompiler.training.registry import complete_updates, optimizer_stepped, record_of, settle
@@ -78,7 +79,7 @@ class Streamer:
                 if update.late:
                     self._late.append(update)
                 else:
-                    update.run()
+                    with_room(update.run)
                 self._set_aside += [(p, p.grad) for p in update.parameters]
             for p, _ in self._set_aside:
                 p.grad = None
