@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 SLOTS = 45_000  # of 8 bytes: in a chunk of 512 KiB that leaves some 150, or 500 calls
 
 
-def with_room(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+def with_room(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
     """What the function gives back, called where the calls that it makes share one chunk of the stack."""
     return _call(function, args, kwargs)
 

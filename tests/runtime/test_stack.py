@@ -34,6 +34,7 @@ def test_no_depth_costs_a_page_for_each_call() -> None:
 
 def test_what_a_function_gives_and_raises_comes_through() -> None:
     assert with_room(divmod, 7, 2) == (3, 1) and with_room(sorted, [1, 2], reverse=True) == [2, 1]
+    assert with_room(dict, function=1) == {"function": 1}  # a model may have an argument of that name
     try:
         with_room(divmod, 1, 0)
     except ZeroDivisionError as error:
