@@ -73,7 +73,7 @@ def describe(
     updater: torch.optim.Optimizer | None = None
     try:
         with mode, torch.set_grad_enabled(train):
-            out = with_room(compiled, *args, **kwargs)
+            out = compiled(*args, **kwargs)
             if train:
                 loss_of(out, loss).backward()
                 updater = make(copy.parameters()) if update else None

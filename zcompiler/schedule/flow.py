@@ -80,7 +80,7 @@ def may_stay(schedule: Schedule, copy: Copy, value: Value) -> bool:
 
 class Flow:
     """The state of the walk: `live` copies by place. Unknown names are followed as values of no size. `deps`: whether
-    to find out what each op has to follow, which takes a third of the time."""
+    to find out what each op has to follow."""
 
     def __init__(self, schedule: Schedule, deps: bool = True) -> None:
         self.schedule, self._deps = schedule, deps
