@@ -20,7 +20,7 @@ from zcompiler.stages.dump import Dump, dump_plans, plan_text
 from zcompiler.stages.graph import Stages
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.tiles import in_tiles_if_needed
-from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away
+from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away, hollow
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import backward_ended, record_of
@@ -62,6 +62,7 @@ def zinf(
         )
         if returns_views(stages.graph_module, stages.named):
             through = with_updated_views(through)
+        hollow(stages.graph_module)  # Dynamo's own, which lives as long as what is compiled
         return with_returned_logits(through, stages.losses)
 
     return with_room(in_tiles_if_needed, _around(session), session.next_graph, graph_module, inputs, compiled)

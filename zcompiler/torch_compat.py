@@ -26,8 +26,10 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import _BoxedCodeGen
+from torch.fx.graph_module import _loader
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy
@@ -57,6 +59,13 @@ def copy_of_dynamo_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
         if hasattr(node, "_dynamo_source"):
             copied._dynamo_source = node._dynamo_source
     return made
+
+
+def module_of(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """The graph as a module. Its Python is written when somebody runs or prints it, which hardly anybody does: torch
+    keeps each text that it has ever written, and the regions of a deep model, for each choice of activations, have
+    tens of megabytes of it."""
+    return _LazyGraphModule(root, graph)
 
 
 def dynamo_position(placeholder: torch.fx.Node) -> int | None:
@@ -106,14 +115,31 @@ def call_token_node(
     with backward.graph.inserting_before(first or next(iter(backward.graph.nodes))):
         received = backward.graph.placeholder(name)
     received.meta["val"] = value
-    forward.recompile()
-    backward.recompile()
     return token, received
 
 
 def call_token() -> torch.Tensor:
-    """Marks the place of a call's token in a graph that is never run as a whole."""
-    raise AssertionError("the whole forward graph is not run; its regions are")
+    """Marks the place of a call's token, or of a result, in a graph that is never run as a whole."""
+    raise AssertionError("the whole graph is not run; its regions are")
+
+
+def hollow(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Leave only inputs and results of a graph, with their descriptions, and nothing that computes.
+
+    Torch asks for no more of graphs that are not run as they stand, but holds Dynamo's and backward's for good, and
+    copies backward's before it is compiled: of a deep model, thousands of nodes with fake tensors and traces of the
+    stack.
+    """
+    # In a new graph: the old one keeps each node that it has ever named.
+    made, output = torch.fx.Graph(), next(iter(graph_module.graph.find_nodes(op="output")))
+    copies = {node: made.node_copy(node) for node in graph_module.graph.find_nodes(op="placeholder")}
+    for result in output.all_input_nodes:
+        if result not in copies:
+            copies[result] = made.create_node("call_function", call_token, (), name=result.name)
+            copies[result].meta = dict(result.meta)
+    made.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__)).meta = dict(output.meta)
+    graph_module.graph = made
+    return graph_module
 
 
 def is_random(node: torch.fx.Node) -> bool:
@@ -226,6 +252,18 @@ def partition_joint(
     joint: torch.fx.GraphModule, inputs: Any, *, inductor: bool, **kwargs: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """The stock min-cut partition. For Inductor `joint_passes` has been run on the graph."""
+    written = set(_loader.eval_cache)
+    try:
+        return _partition_joint(joint, inputs, inductor, **kwargs)
+    finally:
+        # It writes each graph as Python, for nobody, and torch keeps every text: there is one for each choice.
+        for name in set(_loader.eval_cache) - written:
+            del _loader.eval_cache[name]
+
+
+def _partition_joint(
+    joint: torch.fx.GraphModule, inputs: Any, inductor: bool, **kwargs: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     if not inductor:
         return min_cut_rematerialization_partition(joint, inputs, **kwargs)
     from torch._inductor import config
@@ -287,6 +325,7 @@ def run_eagerly(graph_module: torch.fx.GraphModule) -> Callback:
     """The graph as boxed Python that runs nodes in order and frees each value after its last use."""
     graph_module.graph.set_codegen(_BoxedCodeGen())
     graph_module.recompile()
+    _LazyGraphModule.force_recompile(graph_module)
     return graph_module.forward
 
 

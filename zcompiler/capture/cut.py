@@ -21,7 +21,7 @@ import torch.fx
 from zcompiler.capture.aliases import storage_roots
 from zcompiler.capture.pieces import Joined, Piece, described, is_boundary
 from zcompiler.capture.ranks import PROLOGUE, made_at, place_free, visit
-from zcompiler.torch_compat import is_random, nodes_of_sizes
+from zcompiler.torch_compat import is_random, module_of, nodes_of_sizes
 
 CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
 _VIEWS = frozenset(
@@ -224,5 +224,5 @@ def _region(
         copies[node] = graph.node_copy(node, lambda n: copies[n])
     result = graph.output(tuple(copies[n] for n in outputs))
     result.meta["user_visible_output_idxs"] = list(range(len(outputs)))
-    module = torch.fx.GraphModule(graph_module, graph)
+    module = module_of(graph_module, graph)
     return CutRegion(unit, module, tuple(n.name for n in inputs), tuple(n.name for n in outputs))

@@ -13,6 +13,7 @@ import torch.fx
 
 from zcompiler.capture.captured import Captured
 from zcompiler.capture.cut import CASTS, Cut, CutRegion
+from zcompiler.torch_compat import module_of
 
 _LOW = (torch.bfloat16, torch.float16)
 
@@ -74,4 +75,4 @@ def _region_with_low(captured: Captured, region: CutRegion, low: dict[int, torch
         copies[node] = graph.node_copy(node, lambda n: copies[n])
         if node in cast:
             copies[node].meta = {"val": cast[node][0].meta["val"]}
-    return replace(region, module=torch.fx.GraphModule(region.module, graph))
+    return replace(region, module=module_of(region.module, graph))

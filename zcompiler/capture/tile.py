@@ -20,6 +20,7 @@ import torch.fx
 from zcompiler.capture.axes import again, axis_above, axis_below, call, is_pure_view
 from zcompiler.capture.pieces import Tile, add_joined, add_piece
 from zcompiler.capture.tiling import Tiling
+from zcompiler.torch_compat import module_of
 
 aten = torch.ops.aten
 # For each matmul the position of its two operands, and the axes of these and of the result by letter.
@@ -38,7 +39,7 @@ def copied(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     output = next(iter(graph_module.graph.find_nodes(op="output")))
     results = graph.graph_copy(graph_module.graph, copies)
     graph.output(results).meta = dict(output.meta)
-    return torch.fx.GraphModule(graph_module, graph)
+    return module_of(graph_module, graph)
 
 
 @dataclass(frozen=True, slots=True)

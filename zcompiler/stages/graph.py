@@ -28,9 +28,11 @@ from zcompiler.stages.collecting import only_new_garbage
 from zcompiler.stages.form import Form
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.range import with_range
-from zcompiler.torch_compat import joint_passes
+from zcompiler.torch_compat import hollow, joint_passes
 
+# Forward and backward as AOTAutograd goes on with them, and what is in them without and with tiles, or planned.
 _Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]
+_Made = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]
 
 
 class Stages:
@@ -63,11 +65,9 @@ class Stages:
     def partition(
         self, joint: torch.fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]:
-        """Forward and backward."""
-        # Of the last choice alone: the heap of Python hardly gets smaller again.
-        partitions: dict[frozenset[str], tuple[torch.fx.GraphModule, torch.fx.GraphModule]] = {}
-        captures: dict[tuple[frozenset[str], bool], _Capture] = {}
-        memory, fused = self.around.options.memory, self.around.fused
+        """Forward and backward, without what computes, and what they have become."""
+        captures: dict[tuple[frozenset[str], bool], _Capture] = {}  # the last: Python's heap hardly gets smaller again
+        memory, fused, whole = self.around.options.memory, self.around.fused, joint
         units = list(dict.fromkeys(i.unit for i in self.named if i.unit is not None))
         if fused:
             with stage(f"{self.name}: joint passes"):
@@ -77,40 +77,38 @@ class Stages:
             again = frozenset(unit for unit in units if activations.recomputes(unit))
             if (again, uncut) in captures:
                 return captures[again, uncut]
-            if again not in partitions and partitions:
-                partitions.clear()
+            if captures:
                 captures.clear()
                 gc.collect()  # they are in cycles, and what is not chosen would be held beside this one
             with stage(f"{self.name}: capture"), only_new_garbage():
-                if again not in partitions:
-                    partitions[again] = partition(
-                        copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
-                    )
-                fw, bw = partitions[again]
+                fw, bw = partition(
+                    copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
+                )
                 cuts = cut_training(fw, bw, self.named, num_fwd_outputs, fused, self.tilings, uncut)
-                captures[again, uncut] = (fw, bw, *cuts)
+                captures[again, uncut] = (hollow(fw), hollow(bw), *cuts)
             return captures[again, uncut]
 
-        def planned(activations: Activations) -> tuple[tuple[_Capture, Planned], Plan]:
-            found = capture(activations)
-            made = self._planned(found[2], found[3], activations)
-            return (found, made), made.plan
+        def planned(activations: Activations) -> tuple[_Made, Plan]:
+            fw, bw, plain, tiled = capture(activations)
+            made = self._planned(plain, tiled, activations)
+            return (fw, bw, made), made.plan
 
         def without(activations: Activations) -> Plan:
-            found = capture(activations)
-            return self._planned(found[2], found[3], activations, counted=False).plan
+            _, _, plain, tiled = capture(activations)
+            return self._planned(plain, tiled, activations, counted=False).plan
 
         if (given := self._given()) is not None:
-            found = capture(given.activations, given.form == UNCUT)
-            made_so = self._planned(found[2], found[3], given.activations, given=given)
-            return found[0], found[1], with_range(made_so, memory)
-        (made, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
-        chosen = replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
-        if self._gains_uncut(plan, units):
-            found = capture(plan.activations, uncut=True)
-            if (whole := self._uncut(found[2], chosen, why)) is not None:
-                made, chosen = found, whole
-        return made[0], made[1], with_range(chosen, memory)
+            fw, bw, plain, tiled = capture(given.activations, given.form == UNCUT)
+            chosen = self._planned(plain, tiled, given.activations, given=given)
+        else:
+            (fw, bw, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
+            chosen = replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
+            if self._gains_uncut(plan, units):
+                forward, backward, captured, _ = capture(plan.activations, uncut=True)
+                if (made := self._uncut(captured, chosen, why)) is not None:
+                    fw, bw, chosen = forward, backward, made
+        hollow(whole)  # AOTAutograd holds it while the regions are compiled
+        return fw, bw, with_range(chosen, memory)
 
     def inference(self, graph_module: torch.fx.GraphModule) -> Planned:
         """A graph that has no backward."""
