@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from zcompiler.free_memory import anonymous_memory
-from zcompiler.training.trimming import FULL, LEAST, Trimming
+from zcompiler.training.trimming import FULL, KEPT, LEAST, Trimming
 
 MIB = 1 << 20
-LIMIT = 1000 * MIB
+LIMIT = 2000 * MIB
 OTHERS = 300 * MIB
 
 
@@ -40,7 +40,7 @@ def after_a_step(process):
 
 
 def test_nothing_is_trimmed_far_below_the_limit():
-    process = Process(OTHERS + 400 * MIB)
+    process = Process(OTHERS + 800 * MIB)
     it = after_a_step(process)
     process.free = 300 * MIB
     assert not it.full()
@@ -49,19 +49,19 @@ def test_nothing_is_trimmed_far_below_the_limit():
 
 
 def test_near_the_limit_what_was_freed_goes_back():
-    process = Process(OTHERS + 600 * MIB)
+    process = Process(OTHERS + 1200 * MIB)
     it = after_a_step(process)
-    process.free = int(FULL * LIMIT) - 600 * MIB + 1
+    process.free = int(FULL * LIMIT) - 1200 * MIB + 1
     assert it.full()
     it.freed(LEAST + 1)
     assert (process.trims, process.free) == (1, 0)
 
 
 def test_what_was_freed_far_below_the_limit_counts_once_it_is_near():
-    process = Process(OTHERS + 400 * MIB)
+    process = Process(OTHERS + 800 * MIB)
     it = after_a_step(process)
     it.freed(LEAST + 1)
-    process.free = 600 * MIB
+    process.free = 1200 * MIB
     it.freed(1)
     assert process.trims == 1
 
@@ -74,6 +74,18 @@ def test_a_trim_waits_until_it_is_worth_it():
     it.freed(1)
     it.freed(LEAST)
     assert process.trims == 1
+
+
+def test_the_less_may_be_held_the_less_is_left_untrimmed():
+    """It comes on top of what is planned."""
+    process = Process(OTHERS + 240 * MIB)
+    small = Trimming(240 * MIB, process.resident, process.trim)
+    small.freed(20 * MIB)
+    assert process.trims == 0
+    small.freed(1)
+    assert process.trims == 1
+    assert small.kept == 6 * MIB
+    assert Trimming(1 << 40).kept == KEPT
 
 
 def test_before_the_first_step_it_is_not_known_what_others_hold_so_all_goes_back():
@@ -92,11 +104,11 @@ def test_where_the_system_does_not_tell_all_goes_back():
 
 
 def test_what_others_hold_is_measured_again_after_each_step():
-    process = Process(OTHERS + 400 * MIB)
+    process = Process(OTHERS + 800 * MIB)
     it = after_a_step(process)
-    process.used += 600 * MIB  # the user's own
+    process.used += 1200 * MIB  # the user's own
     assert it.full()
-    it.all_of(400 * MIB)
+    it.all_of(800 * MIB)
     assert not it.full()
 
 

@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from zcompiler.training.resting import Unit
 
 
-# What an arena keeps of its free pages when it gives them back: all of them would be faulted in again.
-_KEPT = 32 << 20
-
-
 _LEAST_STAGED = 64 << 10
 
 
@@ -194,11 +190,11 @@ class Session:
         if not self._trimming.full():
             return
         arena = self.runtime.arena(self.compute_tier)
-        arena.trim(_KEPT)
+        arena.trim(self._trimming.kept)
         if trained:
             states = states_per_parameter_byte(self.options)
             resting = sum(unit.resting_in(self.compute_tier, states) for unit in self.units)
-            self._trimming.all_of(resting + arena.in_use + _KEPT)
+            self._trimming.all_of(resting + arena.in_use + self._trimming.kept)
         else:
             self._trimming.trim()
 

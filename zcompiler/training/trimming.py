@@ -8,8 +8,13 @@ from collections.abc import Callable
 from zcompiler.free_memory import anonymous_memory
 from zcompiler.torch_compat import trim_memory
 
-# How much must have been freed for a trim to be worth some ten milliseconds.
+# How much must have been freed for a trim to be worth some ten milliseconds: so much, or this part of the limit if that
+# is less, since what is not trimmed comes on top of what is planned.
 LEAST = 96 << 20
+PART = 12
+# What an arena keeps of its free pages when it gives them back, as all of them would be faulted in again.
+KEPT = 32 << 20
+KEPT_PART = 40
 # The part of the limit that a process may hold before it gives back what is free.
 FULL = 0.7
 
@@ -25,13 +30,15 @@ class Trimming:
         trim: Callable[[], None] = trim_memory,
     ) -> None:
         self._limit, self._resident, self._trim = limit, resident, trim
+        self._least = min(LEAST, limit // PART)
+        self.kept = min(KEPT, limit // KEPT_PART)  # bytes, of an arena
         self._others: int | None = None  # bytes that the limit does not count: interpreter, torch, the user's own
         self._freed = 0
 
     def freed(self, nbytes: int) -> None:
         """Told of memory that was given back to the allocator; trims where it would count too much."""
         self._freed += nbytes
-        if self._freed > LEAST and self.full():
+        if self._freed > self._least and self.full():
             self._freed = 0
             self._trim()
 
