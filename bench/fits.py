@@ -7,8 +7,8 @@ plain PyTorch without a limit (a control: it does finish, and takes so much), zi
 under the same limit, which must end by SIGKILL with the kill counted by the cgroup.
 
 What makes it honest:
-- The limit is what zinf promises: what the process held before the model was loaded, 1.1 times `memory`, and 200 MiB for
-  the run time. The control takes more, so that the limit, and not some other fault, parts the two.
+- The limit is what zinf promises: what the process held before the model was loaded, 1.1 times `memory`, and 200 MiB
+  for the run time. The control takes more, so that the limit, and not some other fault, parts the two.
 - Each process is in its cgroup from its first instruction, so that all it holds is counted, model, optimizer states
   and what the compiler left behind included; memory from before a move into a cgroup would stay uncounted.
 - The limit comes down after the first step, which compiles: what compiling takes for a moment is not judged here. On

@@ -24,7 +24,18 @@ from zcompiler.machine.choose import calibrated_file, shipped_machine, tiers_her
 from zcompiler.machine.file import read_machine
 from zcompiler.machine.machine import Memory
 
-QUICK = Effort(rounds=2, transfer=32 << 10, piece=8 << 10, sides=(4, 8, 16), tensor=8 << 10, least=0, most=3, layers=2)
+QUICK = Effort(
+    rounds=2,
+    transfer=32 << 10,
+    piece=8 << 10,
+    sides=(4, 8, 16),
+    beside=4,
+    tensor=8 << 10,
+    updated=4 << 10,
+    least=0,
+    most=3,
+    layers=2,
+)
 ALL = {
     "lanes.nvme_read",
     "lanes.nvme_write",
@@ -65,6 +76,8 @@ def test_all_is_measured_written_and_nothing_else_left(disk: Path, tmp_path: Pat
     assert machine.name == "calibrated" and set(machine.measured) == ALL
     assert [[side for side, _ in rates.points] for rates in machine.matmuls] == [[4, 8, 16]] * 2
     assert {lane.name for lane in machine.lanes} == {"nvme_read", "nvme_write", "nvme_mixed"}
+    slowing = {lane.name: lane.interference for lane in machine.lanes if lane.interference is not None}
+    assert set(slowing) == {"nvme_read", "nvme_write"} and min(slowing.values()) > 0
     assert machine.tiers[0] == tiers_here(disk)[0]
     assert file.read_text().startswith("# Measured by zinf calibrate on ") and f"# Disk: {disk}\n" in file.read_text()
     assert list(file.parent.iterdir()) == [file] and list(disk.iterdir()) == [] and lanes() == before

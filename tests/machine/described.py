@@ -62,7 +62,7 @@ def machines(draw: st.DrawFn) -> Machine:
     return Machine(
         name=draw(st.sampled_from(["laptop", "a b", 'quo"te', "größer", "back\\slash"])),
         tiers=tuple(tiers),
-        lanes=tuple(Lane(name, draw(RATES), draw(st.floats(1e-9, 1e3))) for name in lanes),
+        lanes=tuple(Lane(name, draw(RATES), draw(st.floats(1e-9, 1e3)), draw(st.none() | RATES)) for name in lanes),
         matmuls=tuple(draw(matmul_rates(dtype)) for dtype in dtypes),
         elementwise=draw(RATES),
         reduction=draw(RATES),

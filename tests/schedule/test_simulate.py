@@ -131,14 +131,18 @@ region update/b
 
 
 def seconds_of(
-    text: str, shared: dict[str, float] | None = None, budget: int | None = None, lag: int | None = None
+    text: str,
+    shared: dict[str, float] | None = None,
+    budget: int | None = None,
+    lag: int | None = None,
+    slowing: dict[str, float] | None = None,
 ) -> Timeline:
     """Simulated at 1000 bytes a second and a second for each run."""
     schedule = parse_schedule(text)
     tiers = tuple(replace(t, budget=budget) if t.compute else t for t in schedule.tiers)
     schedule = replace(schedule, tiers=tiers)
     times = lambda region, op: 1.0 if op.kind == "run" else moved_bytes(schedule, op) / 1000  # noqa: E731
-    return simulate(prepare(schedule, times, lag), shared)
+    return simulate(prepare(schedule, times, lag, slowing), shared)
 
 
 def spans(timeline: Timeline) -> dict[str, tuple[float, float]]:
@@ -171,6 +175,22 @@ def test_lanes_that_share_slow_each_other_only_while_both_work() -> None:
         "write(a)@update/a": (5, 13),
         "read(c)@update/b": (11, 14),
         "run(update/b)@update/b": (11, 12),
+    }
+
+
+def test_transfers_that_slow_what_is_computed_cost_nothing_where_it_waits_for_them() -> None:
+    assert spans(seconds_of(SHARED, slowing={"nvme_read": 0.0004})) == spans(seconds_of(SHARED))
+
+
+def test_transfers_that_slow_what_is_computed_make_it_so_much_later() -> None:
+    # 4000 bytes of a and of b take 16 s from the computing thread before it updates a, and c's 2000 take 4 s more.
+    assert spans(seconds_of(SHARED, slowing={"nvme_read": 0.002})) == {
+        "read(a)@update/a": (0, 4),
+        "read(b)@update/a": (8, 12),
+        "run(update/a)@update/a": (16, 17),
+        "write(a)@update/a": (17, 21),
+        "read(c)@update/b": (17, 19),
+        "run(update/b)@update/b": (21, 22),
     }
 
 

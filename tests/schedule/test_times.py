@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from zcompiler.machine.choose import shipped_machine
 from zcompiler.machine.work import Matmul, Work
+from zcompiler.plan.price import step_timeline
 from zcompiler.schedule.model import Op
-from zcompiler.schedule.simulate.costs import costs, shared_lanes
+from zcompiler.schedule.simulate.costs import costs, interference, shared_lanes
 from zcompiler.schedule.simulate.program import Program, moved_bytes, prepare
 from zcompiler.schedule.simulate.simulator import simulate
 from zcompiler.schedule.simulate.steps import at_once, late, repeated, stored_bytes, subgroup_bytes
@@ -81,6 +83,15 @@ def test_a_machine_prices_runs_by_their_work_transfers_by_their_bytes_and_update
     assert seconds["run(fwd/l0)"] == LAPTOP.region + LAPTOP.compute_seconds(work)
     updates = {op.value: costs(UPDATE, LAPTOP, {})(r.name, op) for r, op in UPDATE.ops() if op.kind == "run"}
     assert updates == dict.fromkeys(("update/l0", "update/l1"), LAPTOP.update_seconds(4096))
+
+
+def test_a_step_is_longer_where_transfers_slow_what_is_computed() -> None:
+    slowed = replace(LAPTOP, lanes=tuple(replace(lane, interference=1e6) for lane in LAPTOP.lanes))
+    assert interference(LAPTOP) == {} and interference(slowed) == dict.fromkeys((la.name for la in LAPTOP.lanes), 1e-6)
+    works = {op.value: Work() for _, op in GRAPH.ops() if op.kind == "run"}
+    quick, slow = (step_timeline(GRAPH, works, UPDATE, False, machine) for machine in (LAPTOP, slowed))
+    moved = sum(line.moved for line in slow.program.lines)
+    assert moved and quick.seconds < slow.seconds <= quick.seconds + moved * 1e-6
 
 
 def test_a_run_whose_work_nobody_knows_is_refused() -> None:

@@ -11,7 +11,7 @@ from zcompiler.machine.machine import Machine
 from zcompiler.machine.work import ITEM, Matmul, Work
 from zcompiler.options import MACHINES
 from zcompiler.schedule.model import Op, Schedule
-from zcompiler.schedule.simulate.costs import costs, shared_lanes
+from zcompiler.schedule.simulate.costs import costs, interference, shared_lanes
 from zcompiler.schedule.simulate.program import prepare
 from zcompiler.schedule.simulate.simulator import simulate
 from zcompiler.schedule.simulate.steps import stored_bytes, subgroup_bytes
@@ -46,7 +46,8 @@ def timeline(schedule: Schedule, machine: Machine, known: Mapping[str, Work] = _
         # Today's runtime lets so much memory be released and still in use. There is none yet for devices and ranks.
         updates = any(op.lane == UPDATE_LANE and op.kind == "run" for _, op in schedule.ops())
         lag = subgroup_bytes(schedule) if updates else stored_bytes(schedule)
-    return simulate(prepare(schedule, costs(schedule, machine, works), lag), shared_lanes(machine))
+    program = prepare(schedule, costs(schedule, machine, works), lag, interference(machine))
+    return simulate(program, shared_lanes(machine))
 
 
 def estimated_work(schedule: Schedule, op: Op) -> Work:

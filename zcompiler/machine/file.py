@@ -68,13 +68,7 @@ def format_machine(machine: Machine) -> str:
                 tier.name: UNLIMITED if tier.capacity is None else format_quantity(tier.capacity, SIZES)
                 for tier in machine.tiers
             },
-            "lanes": {
-                lane.name: {
-                    "bandwidth": format_quantity(lane.bandwidth, BANDWIDTHS),
-                    "latency": format_quantity(lane.latency, TIMES),
-                }
-                for lane in machine.lanes
-            },
+            "lanes": {lane.name: _lane_table(lane) for lane in machine.lanes},
             "matmul": {
                 rates.dtype: {str(side): format_quantity(rate, FLOP_RATES) for side, rate in rates.points}
                 for rates in machine.matmuls
@@ -122,9 +116,20 @@ def parse_machine(text: str, where: str) -> Machine:
     )
 
 
+def _lane_table(lane: Lane) -> dict[str, str]:
+    made = {
+        "bandwidth": format_quantity(lane.bandwidth, BANDWIDTHS),
+        "latency": format_quantity(lane.latency, TIMES),
+    }
+    if lane.interference is not None:
+        made["interference"] = format_quantity(lane.interference, BANDWIDTHS)
+    return made
+
+
 def _lane(table: Table, name: str) -> Lane:
-    table.only(("bandwidth", "latency"))
-    return Lane(name, table.quantity("bandwidth", BANDWIDTHS), table.quantity("latency", TIMES))
+    table.only(("bandwidth", "latency", "interference"))
+    interference = table.quantity("interference", BANDWIDTHS) if "interference" in table.raw else None
+    return Lane(name, table.quantity("bandwidth", BANDWIDTHS), table.quantity("latency", TIMES), interference)
 
 
 def _rates(table: Table, dtype: str) -> MatmulRates:

@@ -19,11 +19,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """`bandwidth` in bytes a second once a transfer goes on, `latency` in seconds until it does."""
+    """`bandwidth` in bytes a second once a transfer goes on, `latency` in seconds until it does. `interference`: how
+    many bytes make what is computed meanwhile a second longer (None: transfers do not slow it)."""
 
     name: str
     bandwidth: float
     latency: float
+    interference: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

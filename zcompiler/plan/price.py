@@ -10,7 +10,7 @@ from zcompiler.machine.work import Work
 from zcompiler.plan.assumed import AssumedUpdate
 from zcompiler.plan.beside import DEPTH
 from zcompiler.schedule.model import Schedule
-from zcompiler.schedule.simulate.costs import costs, shared_lanes
+from zcompiler.schedule.simulate.costs import costs, interference, shared_lanes
 from zcompiler.schedule.simulate.program import Program, prepare
 from zcompiler.schedule.simulate.simulator import simulate
 from zcompiler.schedule.simulate.steps import at_once, late, repeated, stored_bytes, subgroup_bytes
@@ -58,10 +58,10 @@ def step_timeline(
 
 def graph_program(graph: Schedule, works: Mapping[str, Work], machine: Machine) -> Program:
     """A graph with the seconds of its ops. LookupError for a run of which nobody knows the work."""
-    return prepare(graph, costs(graph, machine, works), stored_bytes(graph))
+    return prepare(graph, costs(graph, machine, works), stored_bytes(graph), interference(machine))
 
 
 def update_program(update: Schedule, is_late: bool, machine: Machine, fused: bool = False) -> Program:
     """An update with the seconds of its ops; `fused`: whether the optimizer updates in one kernel."""
     lag = (DEPTH if is_late else 1) * subgroup_bytes(update)
-    return prepare(update, costs(update, machine, {}, fused), lag)
+    return prepare(update, costs(update, machine, {}, fused), lag, interference(machine))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from zcompiler.cli.calibrate.samples import Effort, Sample, quickest
+from zcompiler.free_memory import free_memory
 from zcompiler.machine.work import Matmul
 from zcompiler.training.models import schedule
 
@@ -32,8 +33,7 @@ def compute_samples(effort: Effort) -> list[Sample]:
         Sample("memory.fresh", lambda: _fresh(x.nbytes, effort)),
         Sample("calls.kernel", lambda: quickest(lambda: few + 1.0, effort)),
     ]
-    samples += [_adamw("fused", True, effort), _adamw("unfused", False, effort), _region(effort)]
-    return samples
+    return [*samples, *_adamw(effort), _region(effort)]
 
 
 def _rate(key: str, amount: int, call: Callable[[], object], effort: Effort) -> Sample:
@@ -62,11 +62,20 @@ def _matmuls(dtype: str, effort: Effort) -> Iterable[Sample]:
             return
 
 
-def _adamw(name: str, fused: bool, effort: Effort) -> Sample:
-    p = torch.nn.Parameter(torch.ones(effort.tensor // 8))
-    p.grad = torch.ones_like(p)
-    optimizer = torch.optim.AdamW([p], fused=fused)
-    return _rate(f"update.{name}", p.nbytes, optimizer.step, effort)
+def _adamw(effort: Effort) -> Iterable[Sample]:
+    """Of so many parameters that they come from memory: one, with gradient and states, would stay in a cache."""
+    size = effort.tensor // 8
+    room = free_memory() // 8  # beside as much for each of gradients and two states
+    parameters = [torch.nn.Parameter(torch.ones(size // 4)) for _ in range(max(1, min(effort.updated, room) // size))]
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+
+    def taken(fused: bool) -> float:
+        optimizer = torch.optim.AdamW(parameters, fused=fused)
+        optimizer.step()  # makes the states
+        return size * len(parameters) / quickest(optimizer.step, effort)
+
+    return [Sample("update.fused", lambda: taken(True)), Sample("update.unfused", lambda: taken(False))]
 
 
 def _region(effort: Effort) -> Sample:

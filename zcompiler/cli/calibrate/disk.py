@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 from runtime_ext.host import HostArena, HostLane
 from runtime_ext.interface import Event
 from runtime_ext.nvme import NvmeStore
@@ -55,6 +57,12 @@ class Stored:
     def pages(self) -> None:
         _wait([self._page_read(), self._page_write()])
 
+    def read_beside(self, compute: Callable[[], object]) -> float:
+        return _beside(self._reads, compute)
+
+    def write_beside(self, compute: Callable[[], object]) -> float:
+        return _beside(self._writes, compute)
+
     def close(self) -> None:
         """Give files and memory back, once what is under way has ended."""
         for lane in self.lanes:
@@ -77,7 +85,8 @@ class Stored:
 
 
 def disk_samples(stored: Stored, effort: Effort) -> list[Sample]:
-    """The three lanes of a disk: bytes a second over the whole, and seconds that a single page takes.
+    """The three lanes of a disk: bytes a second over the whole, seconds that a single page takes, and of each direction
+    the bytes that make matmuls beside them a second longer.
 
     When both directions are at work, their bytes count together.
     """
@@ -91,7 +100,32 @@ def disk_samples(stored: Stored, effort: Effort) -> list[Sample]:
     for name, whole, nbytes, page in lanes:
         samples.append(Sample(f"lanes.{name}.bandwidth", lambda f=whole, n=nbytes: n / seconds(f)))  # type: ignore[misc]
         samples.append(Sample(f"lanes.{name}.latency", lambda f=page: quickest(f, effort)))  # type: ignore[misc]
+    a = torch.ones(effort.beside, effort.beside)
+    result = torch.empty_like(a)
+    for name, beside in (("nvme_read", stored.read_beside), ("nvme_write", stored.write_beside)):
+
+        def take(beside: Callable[[Callable[[], object]], float] = beside) -> float:
+            # What another program took from the two differs; no transfer costs less than this.
+            return n / max(beside(lambda: torch.mm(a, a, out=result)), n / 1e12)
+
+        samples.append(Sample(f"lanes.{name}.interference", take))
     return samples
+
+
+def _beside(transfers: Callable[[], list[Event]], compute: Callable[[], object]) -> float:
+    """Seconds that calls take longer while the transfers go on than the same calls alone."""
+    events, calls = [], 0
+
+    def slowed() -> None:
+        nonlocal calls
+        events.extend(transfers())
+        while not all(event.done() for event in events):
+            compute()
+            calls += 1
+
+    took = seconds(slowed)
+    _wait(events)
+    return took - seconds(lambda: [compute() for _ in range(calls)])
 
 
 def _wait(events: list[Event]) -> None:

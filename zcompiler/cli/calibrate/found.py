@@ -19,6 +19,7 @@ def machine_of(figures: Mapping[str, float], tiers: tuple[Memory, ...]) -> Machi
             lane.name,
             _rounded(figures.get(f"lanes.{lane.name}.bandwidth", lane.bandwidth)),
             _rounded(figures.get(f"lanes.{lane.name}.latency", lane.latency)),
+            _rounded(figures[key]) if (key := f"lanes.{lane.name}.interference") in figures else lane.interference,
         )
         for lane in base.lanes
     )

@@ -26,6 +26,9 @@ def machine_table(machine: Machine) -> Table:
     for lane in machine.lanes:
         latency = format_quantity(lane.latency, TIMES)
         row(lane.name, format_quantity(lane.bandwidth, BANDWIDTHS), f"lanes.{lane.name}", latency)
+        if lane.interference is not None:
+            figure = format_quantity(lane.interference, BANDWIDTHS)
+            row(f"{lane.name}, a second of compute", figure, f"lanes.{lane.name}")
     for rates in machine.matmuls:
         for side, rate in rates.points:
             row(f"matmul {rates.dtype} {side}", format_quantity(rate, FLOP_RATES), f"matmul.{rates.dtype}")

@@ -13,13 +13,16 @@ MIB = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much is measured: `rounds` over everything; `transfer` bytes each way on the disk, in pieces of `piece`; the
-    `sides` of matmuls; the bytes of a `tensor`; `least` seconds for a sample, which is over after `most` calls."""
+    `sides` of matmuls, and the one beside transfers; the bytes of a `tensor`, and of all
+    parameters `updated`; `least` seconds for a sample, which is over after `most` calls."""
 
     rounds: int = 5
     transfer: int = 256 * MIB
     piece: int = 16 * MIB
     sides: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
+    beside: int = 256
     tensor: int = 32 * MIB
+    updated: int = 256 * MIB
     least: float = 0.03
     most: int = 2000
     layers: int = 32

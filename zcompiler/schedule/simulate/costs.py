@@ -34,6 +34,11 @@ def costs(schedule: Schedule, machine: Machine, works: Mapping[str, Work], fused
     return seconds
 
 
+def interference(machine: Machine) -> dict[str, float]:
+    """Seconds by which each byte on a lane makes what is computed meanwhile longer."""
+    return {lane.name: 1 / lane.interference for lane in machine.lanes if lane.interference is not None}
+
+
 def shared_lanes(machine: Machine) -> dict[str, float]:
     """The lanes that are one disk, and the part of its own speed that each keeps while the other works, too."""
     rates = {lane.name: lane.bandwidth for lane in machine.lanes}

@@ -5,7 +5,7 @@ The rules are those of `runtime_ext/executor.py`; `tests/schedule/test_simulate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,8 +25,9 @@ class Line(NamedTuple):
     """One thing that the executor does. `waits` are earlier lines, by index.
 
     `nbytes` of `tier` are allocated when it is issued (a FREE gives them back), `work` more while it computes; a MOVE
-    carries `moved` bytes. With a `lag` the thread goes on after a FREE only when at most so many bytes are released and
-    still in use. `mark` names the moment at which the line is through: the end of a phase.
+    carries `moved` bytes and takes `slowing` seconds from what is computed meanwhile. With a `lag` the thread goes on
+    after a FREE only when at most so many bytes are released and still in use. `mark` names the moment at which the
+    line is through: the end of a phase.
     """
 
     what: int
@@ -39,6 +40,7 @@ class Line(NamedTuple):
     nbytes: int = 0
     work: int = 0
     moved: int = 0
+    slowing: float = 0.0
     lag: int | None = None
     mark: str = ""
 
@@ -53,12 +55,14 @@ class Program:
     budgets: dict[str, int | None]
 
 
-def prepare(schedule: Schedule, seconds: Seconds, lag: int | None = None) -> Program:
+def prepare(
+    schedule: Schedule, seconds: Seconds, lag: int | None = None, slowing: Mapping[str, float] | None = None
+) -> Program:
     """The lines of a schedule, and one that waits for all transfers at the end. O(ops).
 
     `seconds(region, op)` is asked for each op but releases: what it takes with its lane to itself. `lag`: how many
-    bytes may be released and still in use before the next op waits, as for `Call`. LookupError for a wait that names
-    no earlier op.
+    bytes may be released and still in use before the next op waits, as for `Call`. `slowing`: by lane, the seconds that
+    each byte takes from what is computed meanwhile. LookupError for a wait that names no earlier op.
     """
     flow = Flow(schedule)
     tiers = counted_tiers(schedule)
@@ -89,7 +93,9 @@ def prepare(schedule: Schedule, seconds: Seconds, lag: int | None = None) -> Pro
             names.pin(places, len(lines))
             moves.append(len(lines))
             carried = moved_bytes(schedule, op)
-            lines.append(Line(MOVE, op.lane, region, op, tuple(after), seconds(region, op), tier, size, moved=carried))
+            lost = carried * slowing.get(op.lane, 0.0) if slowing else 0.0
+            timed = (seconds(region, op), tier, size)
+            lines.append(Line(MOVE, op.lane, region, op, tuple(after), *timed, moved=carried, slowing=lost))
         names.add(step.region, op, len(lines) - 1)
     lines.append(Line(DRAIN, "", "", None, tuple(moves), mark=schedule.name))
     return Program(schedule, tuple(lines), at_rest, {t.name: t.budget for t in schedule.tiers if t.name in at_rest})

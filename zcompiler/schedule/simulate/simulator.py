@@ -51,6 +51,8 @@ class _Run:
                     self._alloc(i, line, line.nbytes)
                 self.issued[i] = self.now
                 self.lanes.submit(i, line)
+                # As if all at once: who waits for the transfer soon has nothing to compute, and waits so much less.
+                self.now += line.slowing
             else:
                 for other in line.waits:
                     if end[other] > self.now:
