@@ -63,7 +63,7 @@ def main() -> bool:
         for _ in range(WARM):
             inductor.ask("step")
         for memory in wanted:
-            options = {"memory": memory, "nvme": folder}
+            options = {"memory": memory, "nvme": folder, "machine": str(machine)}
             side = {**settings, "side": "zinf", "machine": str(machine), "options": options, **held_to(given.rate)}
             try:
                 point = measured(memory, side, inductor, given.rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ from zcompiler.analyse.buckets import Bucket, buckets_of
 from zcompiler.analyse.sizes import Sizes
 from zcompiler.capture.captured import Captured
 from zcompiler.capture.low import with_low_parameters
-from zcompiler.options import Options
+from zcompiler.options import Activations, Options
 from zcompiler.plan.plan import Placement
 from zcompiler.plan.saved import with_room_for_copies, without_saved
 from zcompiler.plan.step import Step, bare_step
@@ -32,12 +33,20 @@ class Form:
         buckets: tuple[Bucket, ...],
         around: Around,
         tiers: tuple[Tier, ...],
-        counted: bool = True,
         kind: str = "plain",
     ) -> None:
-        """`counted`: whether what forward saves for backward takes memory; `kind` as in a `Plan`."""
+        """`kind` as in a `Plan`."""
         self.name, self.captured, self.buckets, self.kind = name, captured, buckets, kind
-        self._around, self._tiers, self._counted = around, tiers, counted
+        self._around, self._tiers, self._counted = around, tiers, True
+
+    def having(self, activations: Activations, counted: bool = True) -> Form:
+        """The same for a choice of activations; `counted`: whether what forward saves for backward takes memory. The
+        schedule before any pass, which is a good part of planning, is made once for all choices."""
+        assert self.step
+        made = copy(self)
+        made._around = replace(self._around, options=replace(self._around.options, activations=activations))
+        made._counted = counted
+        return made
 
     @property
     def options(self) -> Options:
@@ -72,6 +81,6 @@ class Form:
         captured = with_low_parameters(self.captured, stays)
         if not captured.low:
             return None
-        return Form(
-            self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers, self._counted, "low"
-        )
+        low = Form(self.name, captured, buckets_of(captured, inputs, decided), self._around, self._tiers, "low")
+        low._counted = self._counted
+        return low

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -24,14 +24,23 @@ from zcompiler.plan.file import GivenPlan
 from zcompiler.plan.plan import UNCUT, Plan
 from zcompiler.stages.around import Around, tiers_of
 from zcompiler.stages.choice import Choice
-from zcompiler.stages.collecting import only_new_garbage
+from zcompiler.stages.collecting import CAPTURING, PLANNING, only_new_garbage
 from zcompiler.stages.form import Form
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.range import with_range
 from zcompiler.torch_compat import hollow, joint_passes
 
-# Forward and backward as AOTAutograd goes on with them, and what is in them without and with tiles, or planned.
-_Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Captured, Captured]
+
+class _Forms(NamedTuple):
+    """A captured graph without and with tiles (the same if there are none), and the bytes that others have taken."""
+
+    plain: Form
+    rows: Form
+    taken: int
+
+
+# Forward and backward as AOTAutograd goes on with them, and what is in them, to be planned or planned.
+_Capture = tuple[torch.fx.GraphModule, torch.fx.GraphModule, _Forms]
 _Made = tuple[torch.fx.GraphModule, torch.fx.GraphModule, Planned]
 
 
@@ -80,32 +89,33 @@ class Stages:
             if captures:
                 captures.clear()
                 gc.collect()  # they are in cycles, and what is not chosen would be held beside this one
-            with stage(f"{self.name}: capture"), only_new_garbage():
+            with stage(f"{self.name}: capture"), only_new_garbage(CAPTURING):
                 fw, bw = partition(
                     copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
                 )
                 cuts = cut_training(fw, bw, self.named, num_fwd_outputs, fused, self.tilings, uncut)
-                captures[again, uncut] = (hollow(fw), hollow(bw), *cuts)
+                forms = self._forms(*cuts, UNCUT if uncut else "plain")
+                captures[again, uncut] = (hollow(fw), hollow(bw), forms)
             return captures[again, uncut]
 
         def planned(activations: Activations) -> tuple[_Made, Plan]:
-            fw, bw, plain, tiled = capture(activations)
-            made = self._planned(plain, tiled, activations)
+            fw, bw, forms = capture(activations)
+            made = self._planned(forms, activations)
             return (fw, bw, made), made.plan
 
         def without(activations: Activations) -> Plan:
-            _, _, plain, tiled = capture(activations)
-            return self._planned(plain, tiled, activations, counted=False).plan
+            _, _, forms = capture(activations)
+            return self._planned(forms, activations, counted=False).plan
 
         if (given := self._given()) is not None:
-            fw, bw, plain, tiled = capture(given.activations, given.form == UNCUT)
-            chosen = self._planned(plain, tiled, given.activations, given=given)
+            fw, bw, forms = capture(given.activations, given.form == UNCUT)
+            chosen = self._planned(forms, given.activations, given=given)
         else:
             (fw, bw, chosen), plan, why = choose_activations(self.around.options.activations, units, planned, without)
             chosen = replace(chosen, plan=replace(plan, reasons=(*plan.reasons, *why)))
             if self._gains_uncut(plan, units):
-                forward, backward, captured, _ = capture(plan.activations, uncut=True)
-                if (made := self._uncut(captured, chosen, why)) is not None:
+                forward, backward, forms = capture(plan.activations, uncut=True)
+                if (made := self._uncut(forms, chosen, why)) is not None:
                     fw, bw, chosen = forward, backward, made
         hollow(whole)  # AOTAutograd holds it while the regions are compiled
         return fw, bw, with_range(chosen, memory)
@@ -117,10 +127,10 @@ class Stages:
         given = self._given()
         uncut = given is not None and given.form == UNCUT
         cuts = cut_inference(graph_module, self.named, self.tilings, self.around.fused, uncut)
-        planned = self._planned(*cuts, Activations(), given=given)
+        planned = self._planned(self._forms(*cuts, UNCUT if uncut else "plain"), Activations(), given=given)
         if given is None and self._gains_uncut(planned.plan, ()):
-            whole, _ = cut_inference(graph_module, self.named, self.tilings, self.around.fused, uncut=True)
-            planned = self._uncut(whole, planned, ()) or planned
+            cuts = cut_inference(graph_module, self.named, self.tilings, self.around.fused, uncut=True)
+            planned = self._uncut(self._forms(*cuts, UNCUT), planned, ()) or planned
         return with_range(planned, self.around.options.memory)
 
     def _gains_uncut(self, plan: Plan, units: Sequence[str]) -> bool:
@@ -128,11 +138,11 @@ class Stages:
         keeps = not plan.activations.offload and not any(plan.activations.recomputes(unit) for unit in units)
         return self.around.fused and not plan.moved and keeps and plan.form == "plain"
 
-    def _uncut(self, captured: Captured, cut: Planned, why: Sequence[str]) -> Planned | None:
+    def _uncut(self, forms: _Forms, cut: Planned, why: Sequence[str]) -> Planned | None:
         """The same as a single region for each phase, if that fits as well: a region holds all that it is given until
         it ends. `why`: the reasons for the activations of `cut`."""
         try:
-            whole = self._planned(captured, captured, cut.plan.activations, kind=UNCUT)
+            whole = self._planned(forms, cut.plan.activations)
         except DoesNotFit:
             return None
         if whole.plan.moved:
@@ -144,29 +154,27 @@ class Stages:
         """Those that the plan places."""
         return [self.inputs[p] for b in planned.buckets for p in b.positions]
 
-    def _planned(
-        self,
-        captured: Captured,
-        tiled: Captured,
-        activations: Activations,
-        counted: bool = True,
-        given: GivenPlan | None = None,
-        kind: str = "plain",
-    ) -> Planned:
-        """`counted`: whether activations are; `given`: the decisions, if they are not to be made here; `kind` of the
-        form of `captured`."""
+    def _forms(self, captured: Captured, tiled: Captured, kind: str = "plain") -> _Forms:
+        """`kind` of the form of `captured`."""
         around, name = self.around, self.name
-        around = replace(around, options=replace(around.options, activations=activations))
-        choice = Choice(around, self.inputs)
-        buckets = buckets_of(captured, self.inputs, choice.decided)
+        decided = Choice(around, self.inputs).decided
+        buckets = buckets_of(captured, self.inputs, decided)
         taken = around.taken([self.inputs[p] for b in buckets for p in b.positions])
         tiers = tiers_of(around.parts, taken)
-        kind = given.form if given is not None and given.form == UNCUT else kind
-        plain = Form(name, captured, buckets, around, tiers, counted, kind)
-        rows = plain
+        plain = rows = Form(name, captured, buckets, around, tiers, kind)
         if tiled.tiles:
-            rows = Form(name, tiled, buckets_of(tiled, self.inputs, choice.decided), around, tiers, counted, "rows")
-        with stage(f"{name}: plan"), only_new_garbage():
+            rows = Form(name, tiled, buckets_of(tiled, self.inputs, decided), around, tiers, "rows")
+        return _Forms(plain, rows, taken)
+
+    def _planned(
+        self, forms: _Forms, activations: Activations, counted: bool = True, given: GivenPlan | None = None
+    ) -> Planned:
+        """`counted`: whether activations are; `given`: the decisions, if they are not to be made here."""
+        around, name, taken = self.around, self.name, forms.taken
+        choice = Choice(replace(around, options=replace(around.options, activations=activations)), self.inputs)
+        with stage(f"{name}: plan"), only_new_garbage(PLANNING):
+            plain = forms.plain.having(activations, counted)
+            rows = forms.rows.having(activations, counted) if forms.rows is not forms.plain else plain
             form, plan = (
                 choice.plan(plain, rows, taken) if given is None else choice.as_given(given, plain, rows, taken)
             )
