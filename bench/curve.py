@@ -2,11 +2,13 @@
 
     python -m bench.curve [--points 10] [--rounds 3] [--rate 0] [--model smollm2] [--tokens 512] [--nvme PATH]
 
-From the smallest limit that some placement stays inside to the one at which nothing has to move, in equal ratios. At
-each, zinf trains in a process of its own beside torch.compile as it is, which stays alive and takes turns with it, two
-steps at a time; only one model in a limit is in memory beside Inductor's. What the machine can do is measured once
-(`zinf calibrate`), and each step is predicted from it and from the schedules alone before it is measured. With --rate,
-reads and writes are each held to so many MB/s. What must hold at each limit, of the medians:
+From 256 MiB, or the smallest limit that some placement stays inside, to the one at which nothing has to move, in equal
+ratios. At each, zinf trains in a process of its own beside torch.compile as it is, which stays alive and takes turns
+with it, two steps at a time; only one model in a limit is in memory beside Inductor's. What the machine can do is
+measured once (`zinf calibrate`), and each step is predicted from it and from the schedules alone before it is measured.
+A machine that others use too is at times faster and at times slower: what is predicted is multiplied by what Inductor's
+step takes beside zinf's over what it took when the machine was measured (`drift`). With --rate, reads and writes are
+each held to so many MB/s. What must hold at each limit, of the medians:
 
     step, and the bytes it moves, between 0.8 and 1.25 of what was predicted
     memory held over what the process held before the model <= 1.1 * limit + 200 MiB
@@ -62,11 +64,12 @@ def main() -> bool:
         inductor.ask("load")
         for _ in range(WARM):
             inductor.ask("step")
+        then = statistics.median(whole(inductor.ask("step")) for _ in range(2 * IN_A_ROW))
         for memory in wanted:
             options = {"memory": memory, "nvme": folder, "machine": str(machine)}
             side = {**settings, "side": "zinf", "machine": str(machine), "options": options, **held_to(given.rate)}
             try:
-                point = measured(memory, side, inductor, given.rounds)
+                point = measured(memory, side, inductor, given.rounds, then)
             except Ended as ended:
                 point = {"memory": memory, "error": reason(str(ended)), "holds": False}
             points.append(point)
@@ -89,8 +92,9 @@ def _ends(settings: Mapping[str, Any]) -> Mapping[str, int]:
         return child.ask("ends")
 
 
-def measured(memory: int, side: Mapping[str, Any], inductor: Child, rounds: int) -> Point:
-    """One limit: what was predicted, what was measured, and whether it holds. Ended where zinf could make no step."""
+def measured(memory: int, side: Mapping[str, Any], inductor: Child, rounds: int, then: float) -> Point:
+    """One limit: what was predicted, what was measured, and whether it holds. Ended where zinf could make no step.
+    `then`: seconds that Inductor's step took when the machine was measured."""
     steps: dict[str, list[Point]] = {"zinf": [], "inductor": []}
     with Child(f"zinf at {memory / MIB:.0f} MiB", "bench.trainer", side) as zinf:
         zinf.ask("load")
@@ -101,10 +105,10 @@ def measured(memory: int, side: Mapping[str, Any], inductor: Child, rounds: int)
         for number in range(rounds):
             for name in list(children)[:: 1 if number % 2 else -1]:
                 steps[name] += [children[name].ask("step") for _ in range(IN_A_ROW)]
-    return point_of(memory, predicted, steps)
+    return point_of(memory, predicted, steps, then)
 
 
-def point_of(memory: int, predicted: Point, steps: Mapping[str, Sequence[Point]]) -> Point:
+def point_of(memory: int, predicted: Point, steps: Mapping[str, Sequence[Point]], then: float) -> Point:
     """The medians of the steps beside what was predicted. Seconds and bytes."""
     seconds = {name: statistics.median(map(whole, done)) for name, done in steps.items()}
     nbytes = statistics.median(sum(moved(step["phases"][name]) for name in PHASES) for step in steps["zinf"])
@@ -113,7 +117,8 @@ def point_of(memory: int, predicted: Point, steps: Mapping[str, Sequence[Point]]
         "memory": memory,
         "seconds": seconds["zinf"],
         "inductor": seconds["inductor"],
-        "predicted": sum(predicted["seconds"].values()),
+        "predicted": sum(predicted["seconds"].values()) * seconds["inductor"] / then,
+        "drift": seconds["inductor"] / then,
         "moved": nbytes,
         "predicted_moved": sum(predicted["moved"].values()),
         "peak": max(held, default=None),

@@ -8,7 +8,8 @@ as at that many bytes a second. "predict" tells what a step would cost on the ma
 A step is forward, backward and optimizer; "passes" leaves the optimizer out; "plan" tells what was planned. The first
 two answer with the loss, with the most memory that the process held over what it held before "load" (`peak`, bytes;
 null where the kernel does not tell), and with each phase apart: seconds, and for zinf, from the second on, bytes on
-nvme by kind and hidden and exposed seconds by lane. "ends" tells between which limits a choice makes a difference.
+nvme by kind and hidden and exposed seconds by lane. "ends" tells between which limits, from 256 MiB on, a choice makes
+a difference.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from zcompiler.errors import DoesNotFit
 from zcompiler.schedule.model import Schedule
 from zcompiler.training import session
 
+SMALL_LIMIT = 256 << 20
 STEADY = 4  # simulated steps, so that what one leaves over to the next is in it
 Counters = dict[str, dict[str, float]]
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -122,9 +124,10 @@ class Trainer:
 
         batch, whole = next(self._batches), _Whole(self.model, self._loss)
         found = zcompiler.schedule(whole, batch, options={"memory": 1 << 50}, update=False)
-        least = most = max(peak(graph.final)["host"][0] for graph in found.graphs)
-        try:
-            zcompiler.schedule(whole, batch, options={"memory": 1 << 16}, update=False)
+        most = max(peak(graph.final)["host"][0] for graph in found.graphs)
+        try:  # with a limit that tiles are tried for
+            least = min(SMALL_LIMIT, most // 4)
+            zcompiler.schedule(whole, batch, options={"memory": least}, update=False)
         except DoesNotFit as refusal:
             least = refusal.least
         return {"least": least, "most": most}

@@ -44,10 +44,15 @@ def test_limits_go_in_equal_ratios_from_the_least_to_where_all_fits() -> None:
 )
 def test_the_medians_decide(change: dict[str, Any], holds: bool, capsys: pytest.CaptureFixture[str]) -> None:
     zinf = [step(**change), step(**change), step(**{**change, "seconds": 99.0})]
-    point = point_of(100 * MIB, PREDICTED, {"zinf": zinf, "inductor": [step(1.0)]})
+    point = point_of(100 * MIB, PREDICTED, {"zinf": zinf, "inductor": [step(1.0)]}, 1.0)
     assert point["holds"] is holds and point["inductor"] == 1.0 and point["predicted"] == 2.0
     assert report([point], "a title") is holds
     assert ("yes" in capsys.readouterr().out) is holds
+
+
+def test_a_machine_that_has_become_slower_since_it_was_measured_is_predicted_so() -> None:
+    point = point_of(100 * MIB, PREDICTED, {"zinf": [step(4.0)], "inductor": [step(1.5)]}, 0.75)
+    assert (point["drift"], point["predicted"], point["holds"]) == (2.0, 4.0, True)
 
 
 def test_a_limit_without_a_step_is_told_and_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,9 +67,9 @@ def test_all_limits_together_answer_by_the_furthest_of_them(capsys: pytest.Captu
     steps = {"inductor": [step(1.0)]}
     points = [
         {"memory": MIB, "error": "DoesNotFit", "holds": False},
-        point_of(100 * MIB, PREDICTED, {**steps, "zinf": [step(1.7, peak=279 * MIB)]}),
-        point_of(200 * MIB, PREDICTED, {**steps, "zinf": [step(2.2, nbytes=150)]}),
-        point_of(300 * MIB, {**PREDICTED, "moved": {}}, {**steps, "zinf": [step(1.9, nbytes=0, peak=None)]}),
+        point_of(100 * MIB, PREDICTED, {**steps, "zinf": [step(1.7, peak=279 * MIB)]}, 1.0),
+        point_of(200 * MIB, PREDICTED, {**steps, "zinf": [step(2.2, nbytes=150)]}, 1.0),
+        point_of(300 * MIB, {**PREDICTED, "moved": {}}, {**steps, "zinf": [step(1.9, nbytes=0, peak=None)]}, 1.0),
     ]
     answer(points)
     found = {line["question"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
@@ -77,7 +82,7 @@ def test_all_limits_together_answer_by_the_furthest_of_them(capsys: pytest.Captu
         "step with memory=100MiB, over one of torch.compile in memory": (1.7, True),
         "step with memory=300MiB, over one of torch.compile in memory": (1.9, True),
     }
-    moves = point_of(100 * MIB, {**PREDICTED, "moved": {}}, {**steps, "zinf": [step()]})
+    moves = point_of(100 * MIB, {**PREDICTED, "moved": {}}, {**steps, "zinf": [step()]}, 1.0)
     answer([moves])
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     assert [line["holds"] for line in lines if line["question"].startswith("bytes moved")] == [False]
