@@ -94,8 +94,10 @@ class Stages:
                     copied(joint), joint_inputs, self.named, num_fwd_outputs, fused, again.__contains__, **kwargs
                 )
                 cuts = cut_training(fw, bw, self.named, num_fwd_outputs, fused, self.tilings, uncut)
-                forms = self._forms(*cuts, UNCUT if uncut else "plain")
-                captures[again, uncut] = (hollow(fw), hollow(bw), forms)
+                hollow(fw)
+                hollow(bw)
+            forms = self._forms(*cuts, UNCUT if uncut else "plain")  # what others hold is collected for it
+            captures[again, uncut] = (fw, bw, forms)
             return captures[again, uncut]
 
         def planned(activations: Activations) -> tuple[_Made, Plan]:
