@@ -34,6 +34,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import CheckpointPolicy
 
+from zcompiler.errors import ZinfError
+
 Callback = Callable[..., Any]
 
 # Within it, operations on objects of Tensor subclasses do not call `__torch_function__`.
@@ -119,16 +121,20 @@ def call_token_node(
 
 
 def call_token() -> torch.Tensor:
-    """Marks the place of a call's token, or of a result, in a graph that is never run as a whole."""
-    raise AssertionError("the whole graph is not run; its regions are")
+    """Marks the place of a call's token, or of a result, in a graph that is not run as a whole."""
+    raise ZinfError(
+        "something runs the graph of a model compiled with zinf in zinf's place, as compiled autograd does with "
+        "backward: what zinf has planned would not happen. Leave torch._dynamo.config.compiled_autograd off, and do "
+        "not enable compiled autograd around backward"
+    )
 
 
 def hollow(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Leave only inputs and results of a graph, with their descriptions, and nothing that computes.
 
-    Torch asks for no more of graphs that are not run as they stand, but holds Dynamo's and backward's for good, and
-    copies backward's before it is compiled: of a deep model, thousands of nodes with fake tensors and traces of the
-    stack.
+    Torch asks for no more of graphs that are not run as they stand (compiled autograd does, and is refused), but holds
+    Dynamo's and backward's for good, and copies backward's before it is compiled: of a deep model, thousands of nodes
+    with fake tensors and traces of the stack.
     """
     # In a new graph: the old one keeps each node that it has ever named.
     made, output = torch.fx.Graph(), next(iter(graph_module.graph.find_nodes(op="output")))

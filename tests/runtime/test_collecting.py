@@ -29,7 +29,7 @@ def test_what_the_user_froze_stays_so() -> None:
         gc.unfreeze()
 
 
-@pytest.mark.parametrize(("threshold", "inside"), [(700, PLANNING), (0, (0, 11, 12))])
+@pytest.mark.parametrize(("threshold", "inside"), [(700, PLANNING), (0, (0, 11, 12)), (10**6, (10**6, 11, 12))])
 def test_what_is_new_is_looked_at_less_often_and_never_where_the_user_wants_that(
     threshold: int, inside: tuple[int, int, int]
 ) -> None:

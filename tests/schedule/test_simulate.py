@@ -183,15 +183,21 @@ def test_transfers_that_slow_what_is_computed_cost_nothing_where_it_waits_for_th
 
 
 def test_transfers_that_slow_what_is_computed_make_it_so_much_later() -> None:
-    # 4000 bytes of a and of b take 16 s from the computing thread before it updates a, and c's 2000 take 4 s more.
-    assert spans(seconds_of(SHARED, slowing={"nvme_read": 0.002})) == {
-        "read(a)@update/a": (0, 4),
-        "read(b)@update/a": (8, 12),
-        "run(update/a)@update/a": (16, 17),
-        "write(a)@update/a": (17, 21),
-        "read(c)@update/b": (17, 19),
-        "run(update/b)@update/b": (21, 22),
+    # The reads of a and b take 6.4 s from the computing thread before it updates a, and that of c 1.6 s more.
+    found = spans(seconds_of(SHARED, slowing={"nvme_read": 0.0008}))
+    assert {name: [round(at, 6) for at in span] for name, span in found.items()} == {
+        "read(a)@update/a": [0, 4],
+        "read(b)@update/a": [4, 8],
+        "run(update/a)@update/a": [6.4, 7.4],
+        "write(a)@update/a": [7.4, 11.4],
+        "read(c)@update/b": [8, 10],
+        "run(update/b)@update/b": [9, 10],
     }
+
+
+def test_a_transfer_takes_no_more_from_what_is_computed_than_it_takes_itself() -> None:
+    found = {seconds_of(SHARED, slowing=dict.fromkeys(LANES, much)).seconds for much in (1e-3, 1.0, 1e9)}
+    assert len(found) == 1
 
 
 @given(

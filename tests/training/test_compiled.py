@@ -9,9 +9,11 @@ import pytest
 import torch
 import torch.fx
 from torch import nn
+from torch._dynamo.compiled_autograd import _enable
 from torch.fx.graph_module import _loader
 
 from tests.right.twins import ALL_ON_NVME, with_zinf
+from zcompiler.errors import ZinfError
 from zcompiler.torch_compat import call_token, hollow, module_of
 
 WIDTH = 8
@@ -82,3 +84,12 @@ def test_a_hollow_graph_has_the_inputs_and_results_of_the_whole_one() -> None:
     first, nothing, given, again = result.args[0]
     assert (first.name, nothing, given.name, again.name) == (end.name, None, b.name, end.name)
     assert result.meta["desc"] == output.meta["desc"]
+
+
+def test_compiled_autograd_is_refused_as_it_would_run_backward_past_the_plan(disk: Path) -> None:
+    torch._dynamo.reset()
+    model = with_zinf(nn.Linear(WIDTH, WIDTH), disk, place=ALL_ON_NVME)
+    refused = pytest.raises(ZinfError, match="do not enable compiled autograd around backward")
+    with refused, _enable(torch.compile(backend="eager")):
+        model(torch.ones(4, WIDTH)).sum().backward()
+    model(torch.ones(4, WIDTH)).sum().backward()

@@ -25,7 +25,7 @@ def only_new_garbage(seldom: tuple[int, int, int]) -> Iterator[None]:
         return
     before = gc.get_threshold()
     gc.freeze()
-    if before[0]:  # 0: the user's program collects by itself
+    if 0 < before[0] < seldom[0]:  # 0: the user's program collects by itself
         gc.set_threshold(*seldom)
     try:
         yield

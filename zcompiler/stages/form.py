@@ -42,7 +42,7 @@ class Form:
     def having(self, activations: Activations, counted: bool = True) -> Form:
         """The same for a choice of activations; `counted`: whether what forward saves for backward takes memory. The
         schedule before any pass, which is a good part of planning, is made once for all choices."""
-        assert self.step
+        _ = self.step
         made = copy(self)
         made._around = replace(self._around, options=replace(self._around.options, activations=activations))
         made._counted = counted

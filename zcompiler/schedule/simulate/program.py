@@ -93,8 +93,9 @@ def prepare(
             names.pin(places, len(lines))
             moves.append(len(lines))
             carried = moved_bytes(schedule, op)
-            lost = carried * slowing.get(op.lane, 0.0) if slowing else 0.0
             timed = (seconds(region, op), tier, size)
+            # No more than it takes itself: with nothing beside it, it would else take longer.
+            lost = min(timed[0], carried * slowing.get(op.lane, 0.0)) if slowing else 0.0
             lines.append(Line(MOVE, op.lane, region, op, tuple(after), *timed, moved=carried, slowing=lost))
         names.add(step.region, op, len(lines) - 1)
     lines.append(Line(DRAIN, "", "", None, tuple(moves), mark=schedule.name))
