@@ -70,6 +70,11 @@ def module_of(root: torch.nn.Module, graph: torch.fx.Graph) -> torch.fx.GraphMod
     return _LazyGraphModule(root, graph)
 
 
+def written_graphs() -> dict[str, str]:
+    """The graphs that torch has written as Python, by the name that tracebacks give them: its own dict."""
+    return _loader.eval_cache
+
+
 def dynamo_position(placeholder: torch.fx.Node) -> int | None:
     """Which of Dynamo's graph inputs an AOTAutograd placeholder is; None for tangents and saved intermediates."""
     desc = placeholder.meta.get("desc")
@@ -129,7 +134,7 @@ def call_token() -> torch.Tensor:
     )
 
 
-def hollow(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def hollow(graph_module: torch.fx.GraphModule) -> None:
     """Leave only inputs and results of a graph, with their descriptions, and nothing that computes.
 
     Torch asks for no more of graphs that are not run as they stand (compiled autograd does, and is refused), but holds
@@ -145,7 +150,6 @@ def hollow(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             copies[result].meta = dict(result.meta)
     made.output(torch.fx.node.map_arg(output.args[0], copies.__getitem__)).meta = dict(output.meta)
     graph_module.graph = made
-    return graph_module
 
 
 def is_random(node: torch.fx.Node) -> bool:
@@ -258,13 +262,13 @@ def partition_joint(
     joint: torch.fx.GraphModule, inputs: Any, *, inductor: bool, **kwargs: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """The stock min-cut partition. For Inductor `joint_passes` has been run on the graph."""
-    written = set(_loader.eval_cache)
+    before = set(written_graphs())
     try:
         return _partition_joint(joint, inputs, inductor, **kwargs)
     finally:
         # It writes each graph as Python, for nobody, and torch keeps every text: there is one for each choice.
-        for name in set(_loader.eval_cache) - written:
-            del _loader.eval_cache[name]
+        for name in set(written_graphs()) - before:
+            del written_graphs()[name]
 
 
 def _partition_joint(
