@@ -68,6 +68,11 @@ class Arena(Protocol):
         """Bytes; None: unlimited."""
         ...
 
+    @property
+    def idle(self) -> int:
+        """Bytes that are free and that the system has not got back."""
+        ...
+
     def alloc(self, nbytes: int, overflow: bool = False) -> Buffer:
         """A buffer of `nbytes`. MemoryError (what, how much is in use, the capacity) when it cannot be had.
 

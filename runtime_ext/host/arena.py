@@ -39,6 +39,7 @@ class HostArena:
         self.tier = tier
         self.capacity = -(-capacity // PAGE) * PAGE
         self.in_use = self.peak = self.overflowed = 0
+        self._touched = 0  # bytes of the reservation that were in use at once since the last trim
         self._lock = threading.Lock()
         self._map = _reserve(self.capacity) if self.capacity else None
         self._bytes = np.frombuffer(self._map, np.uint8) if self._map is not None else np.empty(0, np.uint8)
@@ -73,7 +74,14 @@ class HostArena:
                 )
             self.in_use += taken
             self.peak = max(self.peak, self.in_use)
+            self._touched = max(self._touched, self.in_use - self.overflowed)
             return buffer
+
+    @property
+    def idle(self) -> int:
+        """Bytes, at least, of free extents that were used before and not given back to the system since."""
+        with self._lock:
+            return self._touched - (self.in_use - self.overflowed)
 
     def owns(self, address: int) -> bool:
         """Whether a data pointer lies in the reservation or in a piece outside it that is in use."""
@@ -142,12 +150,15 @@ class HostArena:
     def _trim(self, keep: int) -> None:
         if self._map is None:
             return
+        wanted = keep
         for start in self._starts:
             size = self._sizes[start]
             kept = min(size, -(-keep // PAGE) * PAGE)
             keep -= kept
             if size > kept:
                 self._map.madvise(mmap.MADV_DONTNEED, start + kept, size - kept)
+        used = self.in_use - self.overflowed
+        self._touched = used + min(self._touched - used, wanted)
 
 
 def _reserve(size: int) -> mmap.mmap:

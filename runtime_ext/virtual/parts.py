@@ -95,6 +95,10 @@ class VirtualArena:
     def owns(self, address: int) -> bool:
         return False
 
+    @property
+    def idle(self) -> int:
+        return 0
+
     def trim(self, keep: int = 0) -> None:
         """Free bytes are not there in the first place."""
 

@@ -104,6 +104,23 @@ def test_trimming_gives_the_memory_of_free_pieces_back_but_for_what_is_kept() ->
     assert (kept.array == 1).all()
 
 
+def test_idle_is_what_was_in_use_and_was_not_given_back() -> None:
+    arena = HostArena("host", 8 * PAGE)
+    first, second = arena.alloc(3 * PAGE), arena.alloc(2 * PAGE)
+    assert arena.idle == 0
+    first.free()
+    assert arena.idle == 3 * PAGE
+    third = arena.alloc(PAGE)
+    assert arena.idle == 2 * PAGE
+    arena.trim(keep=PAGE)
+    assert arena.idle == PAGE
+    outside = arena.alloc(5 * PAGE, overflow=True)  # elsewhere; all that is free goes back first
+    assert (arena.overflowed, arena.idle) == (5 * PAGE, 0)
+    for buffer in (second, third, outside):
+        buffer.free()
+    assert arena.idle == 3 * PAGE
+
+
 def test_buffers_outlive_the_arena() -> None:
     arena = HostArena("host", 2 * PAGE)
     buffer = arena.alloc(PAGE)

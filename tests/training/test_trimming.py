@@ -76,6 +76,37 @@ def test_a_trim_waits_until_it_is_worth_it():
     assert process.trims == 1
 
 
+def test_what_the_process_grew_by_counts_like_what_was_freed():
+    """A region's own temporaries lie now here and now there in the heap, and nobody tells of them."""
+    process = Process(OTHERS + LIMIT)
+    it = after_a_step(process)
+    process.free = LEAST
+    it.freed(0)
+    assert process.trims == 0
+    process.free += 1
+    it.freed(0)
+    assert (process.trims, process.free) == (1, 0)
+
+
+def test_growth_counts_from_where_the_process_was_smallest():
+    process = Process(OTHERS + LIMIT)
+    it = after_a_step(process)
+    process.used -= LEAST // 2  # a tensor so large that glibc gives it back by itself
+    it.freed(0)
+    process.free = LEAST + 1
+    it.freed(0)
+    assert process.trims == 1
+
+
+def test_an_arena_gives_back_what_it_no_longer_uses_only_near_the_limit():
+    process = Process(OTHERS + LIMIT)
+    it = after_a_step(process)
+    assert not it.too_idle(it.kept + LEAST)
+    assert it.too_idle(it.kept + LEAST + 1)
+    process.used = OTHERS + LIMIT // 2
+    assert not it.too_idle(LIMIT // 2)
+
+
 def test_the_less_may_be_held_the_less_is_left_untrimmed():
     """It comes on top of what is planned."""
     process = Process(OTHERS + 240 * MIB)

@@ -176,8 +176,15 @@ class Session:
         self.freed(freed)
 
     def freed(self, nbytes: int) -> None:
-        """Told of memory that was given back to the allocator inside a phase."""
+        """Told of memory that was given back to the allocator inside a phase.
+
+        Also what the arena no longer uses goes back where room is short: a late update takes more of it at first than
+        forward does later, while activations outside it grow.
+        """
         self._trimming.freed(nbytes)
+        arena = self.runtime.arena(self.compute_tier)
+        if self._trimming.too_idle(arena.idle):
+            arena.trim(self._trimming.kept)
 
     def between_phases(self, trained: bool = False) -> None:
         """Give back what is free after a phase, if it would count against the limit; `trained`: backward has ended, and

@@ -34,13 +34,22 @@ class Trimming:
         self.kept = min(KEPT, limit // KEPT_PART)  # bytes, of an arena
         self._others: int | None = None  # bytes that the limit does not count: interpreter, torch, the user's own
         self._freed = 0
+        self._lowest: int | None = None  # bytes that the process held at the least since the last trim
 
     def freed(self, nbytes: int) -> None:
-        """Told of memory that was given back to the allocator; trims where it would count too much."""
+        """Told of memory that was given back to the allocator; trims where it would count too much.
+
+        Nobody tells of what a region takes and gives back by itself, which glibc puts now here and now there; so growth
+        of the process counts like what was freed.
+        """
         self._freed += nbytes
-        if self._freed > self._least and self.full():
-            self._freed = 0
-            self._trim()
+        now = self._resident()
+        if max(self._freed, self._grown(now)) > self._least and self.full():
+            self.trim()
+
+    def too_idle(self, nbytes: int) -> bool:
+        """Whether so many free bytes of an arena have to go back, all but `kept` of them."""
+        return nbytes - self.kept > self._least and self.full()
 
     def full(self) -> bool:
         """Whether the process holds so much that what is free has to go."""
@@ -50,11 +59,18 @@ class Trimming:
 
     def all_of(self, held: int) -> None:
         """Trim; `held` is what the limit counts then, so that the rest belongs to others."""
-        self._freed = 0
-        self._trim()
-        if (now := self._resident()) is not None:
-            self._others = now - held
+        self.trim()
+        if self._lowest is not None:
+            self._others = self._lowest - held
 
     def trim(self) -> None:
         self._freed = 0
         self._trim()
+        self._lowest = self._resident()
+
+    def _grown(self, now: int | None) -> int:
+        """Bytes by which the process has grown since a trim, or since it was smallest."""
+        if now is None or self._lowest is None:
+            return 0
+        self._lowest = min(self._lowest, now)
+        return now - self._lowest
