@@ -88,7 +88,7 @@ def test_a_hollow_graph_has_the_inputs_and_results_of_the_whole_one() -> None:
 
 
 def test_compiled_autograd_is_refused_as_it_would_run_backward_past_the_plan(disk: Path) -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model = with_zinf(nn.Linear(WIDTH, WIDTH), disk, place=ALL_ON_NVME)
     refused = pytest.raises(ZinfError, match="do not enable compiled autograd around backward")
     with refused, _enable(torch.compile(backend="eager")):

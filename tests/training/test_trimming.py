@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from zcompiler.free_memory import anonymous_memory
+from zcompiler.options import parse_options
+from zcompiler.training.session import Session
 from zcompiler.training.trimming import FULL, KEPT, LEAST, Trimming
 
 MIB = 1 << 20
@@ -105,6 +107,19 @@ def test_an_arena_gives_back_what_it_no_longer_uses_only_near_the_limit():
     assert it.too_idle(it.kept + LEAST + 1)
     process.used = OTHERS + LIMIT // 2
     assert not it.too_idle(LIMIT // 2)
+
+
+def test_a_session_gives_what_its_arena_no_longer_uses_back_within_a_phase(tmp_path):
+    session = Session(parse_options({"memory": "48MiB", "nvme": str(tmp_path), "machine": "laptop"}, environ={}))
+    arena = session.runtime.arena(session.compute_tier)
+    buffer = arena.alloc(32 * MIB)
+    buffer.array[:] = 1
+    buffer.free()
+    held = anonymous_memory()
+    assert arena.idle == 32 * MIB
+    session.freed(0)
+    assert arena.idle <= 48 * MIB // 40
+    assert held - anonymous_memory() > 24 * MIB
 
 
 def test_the_less_may_be_held_the_less_is_left_untrimmed():
