@@ -66,8 +66,8 @@ def test_operations_are_those_of_torchs_flop_counter(name: str) -> None:
         assert flops(work_of(graph(function, *inputs), fused)) == counter.get_total_flops()
 
 
-def attention(causal: bool) -> Work:
-    q, k, v = (torch.randn(2, 6, long, wide, requires_grad=True) for long, wide in ((12, 8), (16, 8), (16, 8)))
+def attention(causal: bool, queries: int = 12, keys: int = 16) -> Work:
+    q, k, v = (torch.randn(2, 6, long, 8, requires_grad=True) for long in (queries, keys, keys))
 
     def both(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -81,6 +81,14 @@ def test_attention_is_its_products_forward_and_backward() -> None:
     expected = sdpa_flop_count(q, k, v) + sdpa_backward_flop_count(q, q, k, v)
     assert flops(attention(causal=False)) == expected
     assert flops(attention(causal=True)) == expected
+    assert all(m.attention for m in attention(causal=True).matmuls)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "part"), [(512, 512, 1), (1024, 1024, 3 / 4), (2048, 2048, 5 / 8), (512, 2048, 1 / 4)]
+)
+def test_causal_attention_skips_blocks_of_keys_behind_every_query(queries: int, keys: int, part: float) -> None:
+    assert flops(attention(True, queries, keys)) == part * flops(attention(False, queries, keys))
 
 
 def test_equal_products_are_counted_and_keep_their_shape_and_dtype() -> None:

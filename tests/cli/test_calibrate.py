@@ -42,6 +42,8 @@ ALL = {
     "lanes.nvme_mixed",
     "matmul.f32",
     "matmul.bf16",
+    "attention.f32",
+    "attention.bf16",
     "memory",
     "calls",
     "update",
@@ -95,7 +97,7 @@ def test_a_terminal_gets_a_table_and_a_bar(disk: Path, tmp_path: Path, monkeypat
     for name in ("CI", "ZINF_PROGRESS", "TERM"):
         monkeypatch.delenv(name, raising=False)
     shown, said = calibrate(terminal=True, nvme=disk, output=tmp_path / "box.toml")
-    for word in ("nvme_mixed", "matmul bf16 16", "GB/s", "measured", "AdamW, fused", "host holds"):
+    for word in ("nvme_mixed", "matmul bf16 16", "attention f32", "GB/s", "measured", "AdamW, fused", "host holds"):
         assert word in shown
     assert "described" not in shown
     assert "━" in said

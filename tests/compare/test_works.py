@@ -17,7 +17,7 @@ STEP = golden(ONE_RANK)
 HEAVY = Work((Matmul("f32", 4096, 4096, 4096),), 1 << 20, 3, 0)
 WORKS = {"step": {op.value: HEAVY for _, op in STEP.ops() if op.kind == "run"}}
 NUMBERS = st.integers(1, 1 << 40)
-MATMULS = st.builds(Matmul, st.sampled_from(["f32", "bf16", "f8e4m3"]), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+MATMULS = st.builds(Matmul, st.sampled_from(["f32", "bf16", "f8e4m3"]), *[NUMBERS] * 5, st.booleans())
 
 
 @given(st.builds(Work, st.lists(MATMULS, max_size=3).map(tuple), *(st.integers(0, 1 << 40) for _ in range(3))))
@@ -26,11 +26,12 @@ def test_a_work_reads_back(work: Work) -> None:
 
 
 def test_it_is_a_line_to_read() -> None:
-    work = Work((Matmul("f32", 32, 1024, 512, 8, 2), Matmul("bf16", 1, 2, 3)), 1 << 20, 3, 1536)
-    assert format_work(work) == "f32[32,1024,512]*8x2 bf16[1,2,3] moved=1MiB kernels=3 made=1.5KiB"
+    matmuls = (Matmul("f32", 32, 1024, 512, 8, 2), Matmul("bf16", 1, 2, 3), Matmul("f32", 4, 4, 2, attention=True))
+    text = "f32[32,1024,512]*8x2 bf16[1,2,3] attention:f32[4,4,2] moved=1MiB kernels=3 made=1.5KiB"
+    assert format_work(Work(matmuls, 1 << 20, 3, 1536)) == text
 
 
-@pytest.mark.parametrize("text", ["f32[1,2]", "moved=1", "kernels=one", "speed=1KiB", "f32[1,2,3]x"])
+@pytest.mark.parametrize("text", ["f32[1,2]", "moved=1", "kernels=one", "speed=1KiB", "f32[1,2,3]x", "attention:f32"])
 def test_what_is_no_work_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_work(text)

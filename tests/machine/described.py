@@ -72,5 +72,8 @@ def machines(draw: st.DrawFn) -> Machine:
         region=draw(st.floats(1e-12, 10)),
         fused=draw(RATES),
         unfused=draw(RATES),
+        attention=tuple(
+            (dtype, draw(RATES)) for dtype in draw(st.permutations(sorted(ITEM)))[: draw(st.integers(0, 2))]
+        ),
         measured=tuple(draw(st.lists(st.sampled_from(["matmul.f32", "lanes.nvme_read"]), unique=True))),
     )

@@ -49,6 +49,8 @@ def test_a_machine_survives_being_written(machine: Machine) -> None:
         ("[tiers]", '[tiers]\ndevice = "1GiB"', ('"lanes.h2d" is missing',)),
         ("[matmul.f32]", "[matmul.f33]", ('unknown key "matmul.f33"', 'did you mean "f32"?')),
         ("[matmul.f32]", "[matmul.bf16]", ('"matmul.f32" is missing',)),
+        ("[memory]", '[attention]\nf32 = "1GB/s"\n[memory]', ('"attention.f32"', '"85GFLOP/s"')),
+        ("[memory]", '[attention]\nf31 = "1GFLOP/s"\n[memory]', ('unknown key "attention.f31"', 'mean "f32"?')),
         ('10 = "1GFLOP/s"\n100 = "10GFLOP/s"', "", ("matmul.f32 is empty", '256 = "85GFLOP/s"')),
         ("10 =", "ten =", ('"ten"', "sides of square matmuls")),
         ("10 =", "010 =", ('"010"',)),

@@ -49,6 +49,14 @@ def test_a_dtype_without_rates_counts_as_float32_and_a_wider_one_as_slower() -> 
     assert square["bf16"] == square["c64"] == square["f32"] == square["f64"] / 2
 
 
+def test_attention_has_a_rate_of_its_own_where_it_is_known() -> None:
+    known = parse_machine(SMALL + '[attention]\nf32 = "5GFLOP/s"\n', "text")
+    work = {dtype: Work((Matmul(dtype, 100, 100, 100, attention=True),)) for dtype in ("f32", "bf16")}
+    assert known.compute_seconds(work["f32"]) == pytest.approx(2e6 / 5e9)
+    assert known.compute_seconds(work["bf16"]) == pytest.approx(2e6 / 10e9), "as a matmul's"
+    assert MACHINE.compute_seconds(work["f32"]) == pytest.approx(2e6 / 10e9)
+
+
 def test_bytes_and_kernels_add_to_the_matmuls() -> None:
     assert MACHINE.compute_seconds(Work()) == 0
     both = MACHINE.compute_seconds(Work((Matmul("f32", 100, 100, 100),), moved=4 * 10**9, kernels=100))

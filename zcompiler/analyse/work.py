@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 import torch.fx
@@ -132,4 +133,4 @@ def _counted(matmuls: Iterable[Matmul]) -> tuple[Matmul, ...]:
     counts: dict[Matmul, int] = {}
     for m in matmuls:
         counts[m] = counts.get(m, 0) + 1
-    return tuple(Matmul(m.dtype, m.m, m.n, m.k, m.batch, count) for m, count in counts.items())
+    return tuple(replace(m, count=count) for m, count in counts.items())

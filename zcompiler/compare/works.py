@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from zcompiler.machine.work import Matmul, Work
 from zcompiler.schedule.sizes import format_bytes, parse_bytes
 
-_MATMUL = re.compile(r"(\w+)\[(\d+),(\d+),(\d+)\](?:\*(\d+))?(?:x(\d+))?")
+_ATTENTION = "attention:"
+_MATMUL = re.compile(rf"({_ATTENTION})?(\w+)\[(\d+),(\d+),(\d+)\](?:\*(\d+))?(?:x(\d+))?")
 
 
 def format_work(work: Work) -> str:
-    """Matmuls as DTYPE[m,n,k]*BATCHxCOUNT, batch and count where they are not 1, then what is not 0."""
+    """Matmuls as DTYPE[m,n,k]*BATCHxCOUNT, batch and count where they are not 1, those of attention with that word in
+    front; then what is not 0."""
     return " ".join(_words(work)) or "kernels=0"
 
 
@@ -20,7 +22,8 @@ def _words(work: Work) -> Iterator[str]:
     for one in work.matmuls:
         batch = f"*{one.batch}" if one.batch != 1 else ""
         count = f"x{one.count}" if one.count != 1 else ""
-        yield f"{one.dtype}[{one.m},{one.n},{one.k}]{batch}{count}"
+        kind = _ATTENTION if one.attention else ""
+        yield f"{kind}{one.dtype}[{one.m},{one.n},{one.k}]{batch}{count}"
     if work.moved:
         yield f"moved={format_bytes(work.moved)}"
     if work.kernels:
@@ -36,8 +39,9 @@ def parse_work(text: str) -> Work:
     for word in text.split():
         name, equals, value = word.partition("=")
         if match := _MATMUL.fullmatch(word):
-            m, n, k = (int(match[i]) for i in (2, 3, 4))
-            matmuls.append(Matmul(match[1], m, n, k, int(match[5] or 1), int(match[6] or 1)))
+            m, n, k = (int(match[i]) for i in (3, 4, 5))
+            batch, count = (int(match[i] or 1) for i in (6, 7))
+            matmuls.append(Matmul(match[2], m, n, k, batch, count, attention=bool(match[1])))
         elif equals and name in found:
             found[name] = int(value) if name == "kernels" else parse_bytes(value)
         else:

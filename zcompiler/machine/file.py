@@ -22,6 +22,7 @@ DISK_LANES = ("nvme_read", "nvme_write", "nvme_mixed")
 DEVICE_LANES = ("h2d", "d2h")
 LANES = (*DISK_LANES, *DEVICE_LANES, "comm")
 _MEMORY = ("elementwise", "reduction", "copy", "fresh")
+_REQUIRED = ("memory", "calls", "update")
 _CALLS = ("kernel", "region")
 _UPDATE = ("fused", "unfused")
 
@@ -73,6 +74,7 @@ def format_machine(machine: Machine) -> str:
                 rates.dtype: {str(side): format_quantity(rate, FLOP_RATES) for side, rate in rates.points}
                 for rates in machine.matmuls
             },
+            **({"attention": _attention_table(machine)} if machine.attention else {}),
             "memory": {key: format_quantity(getattr(machine, key), BANDWIDTHS) for key in _MEMORY},
             "calls": {key: format_quantity(getattr(machine, key), TIMES) for key in _CALLS},
             "update": {key: format_quantity(getattr(machine, key), BANDWIDTHS) for key in _UPDATE},
@@ -90,7 +92,7 @@ def parse_machine(text: str, where: str) -> Machine:
     top = Table(where, "", raw)
     if raw.get("zinf-machine", VERSION) != VERSION:
         top.refuse("zinf-machine", f"{VERSION}, the version of the format that this zinf reads")
-    top.only(("zinf-machine", "name", "measured", "tiers", "lanes", "matmul", "memory", "calls", "update"))
+    top.only(("zinf-machine", "name", "measured", "tiers", "lanes", "matmul", "attention", *_REQUIRED))
     top.get("zinf-machine", str(VERSION))
 
     tiers = top.table("tiers")
@@ -101,7 +103,10 @@ def parse_machine(text: str, where: str) -> Machine:
     lanes.only(LANES, required=(*DISK_LANES, *(DEVICE_LANES if "device" in capacities else ())))
     matmul = top.table("matmul")
     matmul.only(ITEM, required=("f32",))
-    memory, calls, update = top.table("memory"), top.table("calls"), top.table("update")
+    attention = top.table("attention") if "attention" in top.raw else None
+    if attention is not None:
+        attention.only(ITEM)
+    memory, calls, update = (top.table(name) for name in _REQUIRED)
     for table, keys in ((memory, _MEMORY), (calls, _CALLS), (update, _UPDATE)):
         table.only(keys, required=keys)
     return Machine(
@@ -112,8 +117,13 @@ def parse_machine(text: str, where: str) -> Machine:
         **{key: memory.quantity(key, BANDWIDTHS) for key in _MEMORY},
         **{key: calls.quantity(key, TIMES) for key in _CALLS},
         **{key: update.quantity(key, BANDWIDTHS) for key in _UPDATE},
+        attention=tuple((dtype, attention.quantity(dtype, FLOP_RATES)) for dtype in attention.raw) if attention else (),
         measured=top.measured("measured"),
     )
+
+
+def _attention_table(machine: Machine) -> dict[str, str]:
+    return {dtype: format_quantity(rate, FLOP_RATES) for dtype, rate in machine.attention}
 
 
 def _lane_table(lane: Lane) -> dict[str, str]:

@@ -55,7 +55,8 @@ class Machine:
 
     `elementwise`, `reduction` and `copy` are bytes read and written a second by memory-bound ops, `fresh` bytes a
     second of memory that is touched for the first time, on top of what is done with it. `kernel` and `region` are
-    seconds that calling one costs on top; `fused` and `unfused` are bytes of float32 parameters that AdamW updates a
+    seconds that calling one costs on top; `attention` are FLOP a second inside a kernel of attention, by dtype, where
+    they are known apart from a matmul's; `fused` and `unfused` are bytes of float32 parameters that AdamW updates a
     second, its states and gradients in the compute tier. `measured` names the tables of the file that were measured;
     the others are described.
     """
@@ -72,6 +73,7 @@ class Machine:
     region: float
     fused: float
     unfused: float
+    attention: tuple[tuple[str, float], ...] = ()
     measured: tuple[str, ...] = ()
 
     def compute_seconds(self, work: Work) -> float:
@@ -101,6 +103,8 @@ class Machine:
 
     def _rate(self, matmul: Matmul) -> float:
         """A dtype without rates of its own counts as float32, and wider ones as that much slower."""
+        if matmul.attention and matmul.dtype in dict(self.attention):
+            return dict(self.attention)[matmul.dtype]
         rates = {known.dtype: known for known in self.matmuls}
         if matmul.dtype in rates:
             return rates[matmul.dtype].rate(matmul.size)

@@ -11,7 +11,8 @@ ITEM = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8":
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """`count` products of `batch` matrices each, [m, k] @ [k, n]. `dtype` as schedules name it, such as "f32"."""
+    """`count` products of `batch` matrices each, [m, k] @ [k, n]. `dtype` as schedules name it, such as "f32".
+    `attention`: inside a kernel of attention, whose rate is its own."""
 
     dtype: str
     m: int
@@ -19,6 +20,7 @@ class Matmul:
     k: int
     batch: int = 1
     count: int = 1
+    attention: bool = False
 
     @property
     def flops(self) -> int:

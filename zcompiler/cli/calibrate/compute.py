@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from zcompiler.cli.calibrate.samples import Effort, Sample, quickest
+from zcompiler.cli.calibrate.samples import Effort, Sample, quickest, typical
 from zcompiler.free_memory import free_memory
 from zcompiler.machine.work import Matmul
 from zcompiler.training.models import schedule
@@ -15,12 +16,14 @@ from zcompiler.training.models import schedule
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # A dtype that the processor has no instructions for is slow: of it, only the sides up to the first this slow.
 SLOW = 0.5
+# So many sets of operands are enough that none is left in a cache of its processor.
+SETS = 256
 
 
 def compute_samples(effort: Effort) -> list[Sample]:
-    """Matmuls (FLOP/s), memory-bound ops (bytes read and written a second), AdamW (bytes of float32 parameters a
-    second) and what a call of a kernel and of a region costs (seconds)."""
-    samples = [sample for dtype in DTYPES for sample in _matmuls(dtype, effort)]
+    """Matmuls and attention (FLOP/s), memory-bound ops (bytes read and written a second), AdamW (bytes of float32
+    parameters a second) and what a call of a kernel and of a region costs (seconds)."""
+    samples = [sample for dtype in DTYPES for sample in (*_matmuls(dtype, effort), *_attention(dtype, effort))]
     x = torch.ones(effort.tensor // 4)
     y = torch.empty_like(x)
     rows = x.view(-1, 256)
@@ -50,16 +53,37 @@ def _fresh(nbytes: int, effort: Effort) -> float:
 
 
 def _matmuls(dtype: str, effort: Effort) -> Iterable[Sample]:
+    """Of operands that others have meanwhile pushed out of the caches, as between two layers: that costs a tenth."""
+    room = min(effort.operands, free_memory() // 8)
     for side in effort.sides:
-        a = torch.ones(side, side, dtype=DTYPES[dtype])
-        result = torch.empty_like(a)
+        flops = Matmul(dtype, side, side, side).flops
+        size = 3 * side * side * DTYPES[dtype].itemsize
+        sets = [torch.ones(3, side, side, dtype=DTYPES[dtype]).unbind() for _ in range(max(1, min(SETS, room // size)))]
+        turns = itertools.cycle(sets)
 
-        def call(a: torch.Tensor = a, result: torch.Tensor = result) -> torch.Tensor:
-            return torch.mm(a, a, out=result)
+        def call(turns: Iterator[tuple[torch.Tensor, ...]] = turns) -> torch.Tensor:
+            a, b, result = next(turns)
+            return torch.mm(a, b, out=result)
 
-        yield _rate(f"matmul.{dtype}.{side}", Matmul(dtype, side, side, side).flops, call, effort)
+        call()
+        yield Sample(f"matmul.{dtype}.{side}", lambda call=call, flops=flops: flops / typical(call, effort))  # type: ignore[misc]
         if quickest(call, effort) > SLOW:
             return
+
+
+def _attention(dtype: str, effort: Effort) -> Iterable[Sample]:
+    """Forward and backward together, as their rates are alike."""
+    heads, rows, wide = effort.heads
+    q, k, v = (torch.ones(1, heads, rows, wide, dtype=DTYPES[dtype], requires_grad=True) for _ in range(3))
+    gradient = torch.ones_like(q)
+
+    def call() -> object:
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return torch.autograd.grad(out, (q, k, v), gradient)
+
+    call()
+    flops = 7 * Matmul(dtype, rows, rows, wide, heads).flops  # two products forward, five backward
+    yield Sample(f"attention.{dtype}", lambda: flops / typical(call, effort))
 
 
 def _adamw(effort: Effort) -> Iterable[Sample]:

@@ -42,6 +42,11 @@ def machine_of(figures: Mapping[str, float], tiers: tuple[Memory, ...]) -> Machi
         tiers=tiers,
         lanes=lanes,
         matmuls=tuple(MatmulRates(dtype, _consistent(rates)) for dtype, rates in matmuls.items()),
+        attention=tuple(
+            (key.removeprefix("attention."), _rounded(rate))
+            for key, rate in figures.items()
+            if key.startswith("attention.")
+        ),
         measured=tuple(dict.fromkeys(_table(key) for key in figures)),
         **others,
     )
@@ -64,4 +69,4 @@ def _rounded(value: float) -> float:
 
 def _table(key: str) -> str:
     parts = key.split(".")
-    return ".".join(parts[:2]) if parts[0] in ("lanes", "matmul") else parts[0]
+    return ".".join(parts[:2]) if parts[0] in ("lanes", "matmul", "attention") else parts[0]

@@ -32,6 +32,8 @@ def machine_table(machine: Machine) -> Table:
     for rates in machine.matmuls:
         for side, rate in rates.points:
             row(f"matmul {rates.dtype} {side}", format_quantity(rate, FLOP_RATES), f"matmul.{rates.dtype}")
+    for dtype, rate in machine.attention:
+        row(f"attention {dtype}", format_quantity(rate, FLOP_RATES), f"attention.{dtype}")
     for key, title in TITLES.items():
         row(title, format_quantity(getattr(machine, key), BANDWIDTHS), "memory")
     for key in ("kernel", "region"):

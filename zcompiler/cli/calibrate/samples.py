@@ -13,13 +13,16 @@ MIB = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much is measured: `rounds` over everything; `transfer` bytes each way on the disk, in pieces of `piece`; the
-    `sides` of matmuls, and the one beside transfers; the bytes of a `tensor`, and of all
-    parameters `updated`; `least` seconds for a sample, which is over after `most` calls."""
+    `sides` of matmuls, and the one beside transfers; the bytes of all `operands` of matmuls of one side; the `heads` of
+    attention: how many, rows and width of each; the bytes of a `tensor`, and of all parameters `updated`; `least`
+    seconds for a sample, which is over after `most` calls."""
 
     rounds: int = 5
     transfer: int = 256 * MIB
     piece: int = 16 * MIB
     sides: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
+    operands: int = 512 * MIB
+    heads: tuple[int, int, int] = (8, 512, 64)
     beside: int = 256
     tensor: int = 32 * MIB
     updated: int = 256 * MIB
@@ -58,6 +61,11 @@ def seconds(call: Callable[[], object]) -> float:
 def quickest(call: Callable[[], object], effort: Effort) -> float:
     """Seconds of the quickest of several calls: what else the machine does only ever makes a short call longer."""
     return min(_times(call, effort))
+
+
+def typical(call: Callable[[], object], effort: Effort) -> float:
+    """Seconds of the median of several calls: of the many that a step makes, few are as quick as the quickest."""
+    return statistics.median(_times(call, effort))
 
 
 def _times(call: Callable[[], object], effort: Effort) -> Iterator[float]:
