@@ -89,8 +89,10 @@ class Flow:
         self.live: dict[Place, Copy] = {}
         self.ever: set[Place] = set()
         self._dirty: dict[str, list[Copy]] = {}
+        self._full: dict[str, Place] = {}  # found once for each value: a walk asks for them at every op
+        self._rest: dict[str, Place | None] = {}
         for value in self._at_rest():
-            place = rest_place(schedule, value)
+            place = self._rest_of(value.name)
             assert place is not None
             self._make(place, -1)
 
@@ -144,7 +146,7 @@ class Flow:
         src, dst = self.ends(op)
         source, old = self.live.get(src), self.live.get(dst)
         twice = None
-        if old and dst != rest_place(self.schedule, self.value(op.value)):
+        if old and dst != self._rest_of(op.value):
             twice, old = old, None  # only a home is overwritten; elsewhere this is one more copy
         deps: list[int] = []
         stale = self._stale(op.value, source)
@@ -157,7 +159,7 @@ class Flow:
         made = old or self._make(dst, index)
         if source and source.dirty:
             self._set_dirty(source, False)
-            self._set_dirty(made, dst != rest_place(self.schedule, self.value(op.value)))
+            self._set_dirty(made, dst != self._rest_of(op.value))
         makes, rewrites = ((), (old,)) if old else ((made,), ())
         return Step(index, region, op, ((src, source),), makes, rewrites, None, self._order(deps), stale, twice)
 
@@ -185,14 +187,22 @@ class Flow:
                 makes.append(copy)
             value = self.value(name)
             if value.kind in ("param", "grad", "state"):
-                self._set_dirty(copy, place != rest_place(self.schedule, value))
+                self._set_dirty(copy, place != self._rest_of(name))
         order = self._order(deps)
         return Step(index, region, op, tuple(uses), tuple(makes), tuple(rewrites), None, order, None, None)
 
     def operand(self, op: Op, name: str) -> Place:
         """The place a run takes a value from: the full form, except that an update works on the rank's own shard."""
-        form = moved_form(self.schedule, self.value(name)) if op.lane == UPDATE_LANE else "full"
-        return Place(name, form, self.compute)
+        if op.lane == UPDATE_LANE:
+            return Place(name, moved_form(self.schedule, self.value(name)), self.compute)
+        if (place := self._full.get(name)) is None:
+            place = self._full[name] = Place(name, "full", self.compute)
+        return place
+
+    def _rest_of(self, name: str) -> Place | None:
+        if name not in self._rest:
+            self._rest[name] = rest_place(self.schedule, self.value(name))
+        return self._rest[name]
 
     def ends(self, op: Op) -> tuple[Place, Place]:
         """From which place to which an op other than a run or a release carries its value."""
@@ -211,7 +221,7 @@ class Flow:
         copy.dirty = dirty
 
     def _stale(self, name: str, source: Copy | None) -> Copy | None:
-        if source is None or source.dirty or source.place != rest_place(self.schedule, self.value(name)):
+        if source is None or source.dirty or source.place != self._rest_of(name):
             return None
         return next((c for c in self._dirty.get(name, ()) if self.live.get(c.place) is c), None)
 
