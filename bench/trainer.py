@@ -36,8 +36,8 @@ from zcompiler.training import session
 SMALL_LIMIT = 256 << 20
 STEADY = 4  # simulated steps, so that what one leaves over to the next is in it
 Counters = dict[str, dict[str, float]]
-Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-Kind = tuple[Callable[[], torch.nn.Module], Iterator[torch.Tensor], Loss]
+Loss = Callable[[Any, Any], torch.Tensor]  # of a model and its inputs
+Kind = tuple[Callable[[], torch.nn.Module], Iterator[torch.Tensor], Callable[[torch.Tensor], Any], Loss]
 
 
 class Trainer:
@@ -56,7 +56,7 @@ class Trainer:
             # The store is made inside torch.compile, where a slower disk cannot be handed in.
             session.NvmeStore = partial(NvmeStore, calls=Syscalls(**calls))  # type: ignore[misc, assignment, arg-type]
         kind = MODELS[settings["model"]]
-        self._build, self._batches, self._loss = kind(settings)
+        self._build, self._batches, self._inputs, self._loss = kind(settings)
         self._ran = False
 
     def load(self) -> dict[str, Any]:
@@ -79,10 +79,18 @@ class Trainer:
         return self._run(update=False)
 
     def plan(self) -> dict[str, Any]:
-        """What zinf's planner decided for the graph of training: its words, and the smallest limit that would do."""
+        """What zinf's planner decided for the graph of training: its words, and bytes: the smallest limit that would
+        do, what a step is to hold, and activations that forward leaves to backward."""
         plans = session.session_for(self.settings["options"]).plans
         least = max(plan.least for plan in plans.values())
-        return {"least": least, "reasons": [line for plan in plans.values() for line in plan.reasons]}
+        most = max(plan.peak["host"] for plan in plans.values())
+        saved = sum(plan.saved for plan in plans.values())
+        return {
+            "least": least,
+            "most": most,
+            "activations": saved,
+            "reasons": [line for plan in plans.values() for line in plan.reasons],
+        }
 
     def predict(self) -> dict[str, Any]:
         """What the next step costs on the machine in the file `machine`: what zinf's simulator says, and what the
@@ -122,21 +130,21 @@ class Trainer:
         import zcompiler
         from zcompiler.schedule.memory import peak
 
-        batch, whole = next(self._batches), _Whole(self.model, self._loss)
-        found = zcompiler.schedule(whole, batch, options={"memory": 1 << 50}, update=False)
+        inputs = self._inputs(next(self._batches))
+        found = zcompiler.schedule(self.model, inputs, options={"memory": 1 << 50}, update=False)
         most = max(peak(graph.final)["host"][0] for graph in found.graphs)
         try:  # with a limit that tiles are tried for
             least = min(SMALL_LIMIT, most // 4)
-            zcompiler.schedule(whole, batch, options={"memory": least}, update=False)
+            zcompiler.schedule(self.model, inputs, options={"memory": least}, update=False)
         except DoesNotFit as refusal:
             least = refusal.least
         return {"least": least, "most": most}
 
     def _run(self, update: bool) -> dict[str, Any]:
-        batch = next(self._batches)
+        inputs = self._inputs(next(self._batches))
         losses: list[torch.Tensor] = []
         counted = reset_peak_rss()
-        phases = {"forward": self._phase(lambda: losses.append(self._loss(self.model, batch)))}
+        phases = {"forward": self._phase(lambda: losses.append(self._loss(self.model, inputs)))}
         phases["backward"] = self._phase(losses[0].backward)
         if update:
             phases["optimizer"] = self._phase(self.optimizer.step)
@@ -174,17 +182,6 @@ def _without_budgets(schedule: Schedule) -> Schedule:
     return replace(schedule, tiers=tuple(replace(tier, budget=None) for tier in schedule.tiers))
 
 
-class _Whole(torch.nn.Module):
-    """A model together with its loss, of a batch."""
-
-    def __init__(self, model: torch.nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.model, self.loss = model, loss
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        return self.loss(self.model, batch)
-
-
 def _smollm2(settings: Mapping[str, Any]) -> Kind:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -194,7 +191,10 @@ def _smollm2(settings: Mapping[str, Any]) -> Kind:
     def build() -> torch.nn.Module:
         return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
 
-    return build, token_batches(tokenizer, settings["tokens"]), lambda model, ids: model(input_ids=ids, labels=ids).loss
+    def inputs(ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"input_ids": ids, "labels": ids}
+
+    return build, token_batches(tokenizer, settings["tokens"]), inputs, lambda model, given: model(**given).loss
 
 
 def _mlp(settings: Mapping[str, Any]) -> Kind:
@@ -210,7 +210,7 @@ def _mlp(settings: Mapping[str, Any]) -> Kind:
         while True:
             yield torch.randn(rows, width, generator=generator)
 
-    return build, batches(), lambda model, x: model(x).square().mean()
+    return build, batches(), lambda x: x, lambda model, x: model(x).square().mean()
 
 
 MODELS: Mapping[str, Callable[[Mapping[str, Any]], Kind]] = {"smollm2": _smollm2, "mlp": _mlp}

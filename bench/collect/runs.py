@@ -26,6 +26,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
     "predict": ("--rounds", "3", "--rate", "500"),
     "curve": ("--rate", "500"),
     "limits": (),
+    "activations": ("--rounds", "3"),
     "tiling": (),
     "first_step": ("--pairs", "2"),
     "planning": (),
