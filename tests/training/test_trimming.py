@@ -126,7 +126,7 @@ def test_the_less_may_be_held_the_less_is_left_untrimmed():
     """It comes on top of what is planned."""
     process = Process(OTHERS + 240 * MIB)
     small = Trimming(240 * MIB, process.resident, process.trim)
-    small.freed(20 * MIB)
+    small.freed(15 * MIB)
     assert process.trims == 0
     small.freed(1)
     assert process.trims == 1

@@ -9,9 +9,9 @@ from zcompiler.free_memory import anonymous_memory
 from zcompiler.torch_compat import trim_memory
 
 # How much must have been freed for a trim to be worth some ten milliseconds: so much, or this part of the limit if that
-# is less, since what is not trimmed comes on top of what is planned.
+# is less: what is not trimmed comes on top of what is planned, and with KEPT_PART has to stay below a tenth.
 LEAST = 96 << 20
-PART = 12
+PART = 16
 # What an arena keeps of its free pages when it gives them back, as all of them would be faulted in again.
 KEPT = 32 << 20
 KEPT_PART = 40
