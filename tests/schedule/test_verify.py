@@ -197,6 +197,8 @@ def test_schedules_built_by_hand_are_judged_too() -> None:
     assert "exactly one tier must be marked compute" in [p.message for p in verify(no_tier)]
     twice = replace(schedule, values=(*schedule.values, schedule.values[0]))
     assert [p.message for p in verify(twice)] == ["value x0 is declared twice"]
+    kinds = replace(schedule, values=(*schedule.values, replace(schedule.value("l0"), kind="act", home=None)))
+    assert "value l0 is declared twice" in [p.message for p in verify(kinds)]
     wrong_form = replace(schedule, regions=(Region("r", (Op("nvme_read", "read", "l0", "full", "nvme", "host"),)),))
     assert "read l0: form is full; it must be shard" in [p.message for p in verify(wrong_form)]
     small = replace(schedule, values=(replace(schedule.values[1], shard=1),), regions=())

@@ -92,7 +92,7 @@ class Flow:
         self._full: dict[str, Place] = {}  # found once for each value: a walk asks for them at every op
         self._rest: dict[str, Place | None] = {}
         for value in self._at_rest():
-            place = self._rest_of(value.name)
+            place = rest_place(schedule, value)  # of this one, should two have its name
             assert place is not None
             self._make(place, -1)
 
