@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.cgroup import Unavailable
 from bench.record import disk_folder, entry, parser, record, verdict
 from bench.slow_disk import held_to
 from bench.step import whole
@@ -62,7 +63,10 @@ def main() -> bool:
         reasons = children["decided"].ask("plan")["reasons"]
         for number in range(given.rounds):
             for name in list(children)[:: 1 if number % 2 else -1]:
-                steps.setdefault(name, []).append(children[name].ask("step"))
+                step = children[name].ask("step")
+                if step["peak"] is None:
+                    raise Unavailable("this system does not tell the most memory that a process has held")
+                steps.setdefault(name, []).append(step)
     answer = answer_of(steps, kept["activations"])
     record("activations", limit=limit, tokens=given.tokens, rate=given.rate, reasons=reasons, **answer, steps=steps)
     return report(steps, answer, limit, kept["activations"], reasons)

@@ -70,7 +70,7 @@ class Arena(Protocol):
 
     @property
     def idle(self) -> int:
-        """Bytes that are free and that the system has not got back."""
+        """About the bytes that are free and that the system has not got back."""
         ...
 
     def alloc(self, nbytes: int, overflow: bool = False) -> Buffer:

@@ -79,7 +79,7 @@ class HostArena:
 
     @property
     def idle(self) -> int:
-        """Bytes, at least, of free extents that were used before and not given back to the system since."""
+        """Bytes of free extents that were used before and not given back since; behind a trim up to `keep` too many."""
         with self._lock:
             return self._touched - (self.in_use - self.overflowed)
 

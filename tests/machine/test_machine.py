@@ -57,6 +57,12 @@ def test_attention_has_a_rate_of_its_own_where_it_is_known() -> None:
     assert MACHINE.compute_seconds(work["f32"]) == pytest.approx(2e6 / 10e9)
 
 
+def test_scores_inside_a_kernel_of_attention_are_not_moved() -> None:
+    known = parse_machine(SMALL + '[attention]\nf32 = "500GFLOP/s"\n', "text")
+    scores = Matmul("f32", 512, 512, 64, attention=True)
+    assert known.compute_seconds(Work((scores,))) == pytest.approx(scores.flops / 500e9)
+
+
 def test_bytes_and_kernels_add_to_the_matmuls() -> None:
     assert MACHINE.compute_seconds(Work()) == 0
     both = MACHINE.compute_seconds(Work((Matmul("f32", 100, 100, 100),), moved=4 * 10**9, kernels=100))

@@ -99,13 +99,19 @@ class Machine:
 
     def _matmul_seconds(self, matmul: Matmul) -> float:
         computing = matmul.flops / self._rate(matmul)
+        if self._has_attention(matmul):
+            return computing  # its scores never leave the cache
         return max(computing, matmul.operand_bytes / self.elementwise)
 
     def _rate(self, matmul: Matmul) -> float:
         """A dtype without rates of its own counts as float32, and wider ones as that much slower."""
-        if matmul.attention and matmul.dtype in dict(self.attention):
+        if self._has_attention(matmul):
             return dict(self.attention)[matmul.dtype]
         rates = {known.dtype: known for known in self.matmuls}
         if matmul.dtype in rates:
             return rates[matmul.dtype].rate(matmul.size)
         return rates["f32"].rate(matmul.size) / max(1.0, ITEM.get(matmul.dtype, 4) / ITEM["f32"])
+
+    def _has_attention(self, matmul: Matmul) -> bool:
+        """Whether it is priced by the measured rate of its kernel."""
+        return matmul.attention and matmul.dtype in dict(self.attention)

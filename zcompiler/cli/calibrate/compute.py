@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from zcompiler.cli.calibrate.samples import Effort, Sample, quickest, typical
+from zcompiler.cli.calibrate.samples import Effort, Sample, quickest, seconds, typical
 from zcompiler.free_memory import free_memory
 from zcompiler.machine.work import Matmul
 from zcompiler.training.models import schedule
@@ -16,14 +16,15 @@ from zcompiler.training.models import schedule
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # A dtype that the processor has no instructions for is slow: of it, only the sides up to the first this slow.
 SLOW = 0.5
-# So many sets of operands are enough that none is left in a cache of its processor.
-SETS = 256
+# Of small matrices there are not more sets than this: making them takes longer than multiplying.
+SETS = 4096
 
 
 def compute_samples(effort: Effort) -> list[Sample]:
     """Matmuls and attention (FLOP/s), memory-bound ops (bytes read and written a second), AdamW (bytes of float32
     parameters a second) and what a call of a kernel and of a region costs (seconds)."""
-    samples = [sample for dtype in DTYPES for sample in (*_matmuls(dtype, effort), *_attention(dtype, effort))]
+    operands = _operands(effort)
+    samples = [s for dtype in DTYPES for s in (*_matmuls(dtype, operands, effort), *_attention(dtype, effort))]
     x = torch.ones(effort.tensor // 4)
     y = torch.empty_like(x)
     rows = x.view(-1, 256)
@@ -52,14 +53,14 @@ def _fresh(nbytes: int, effort: Effort) -> float:
     return nbytes / max(new - quickest(lambda: old.fill_(1), effort), nbytes / 100e9)
 
 
-def _matmuls(dtype: str, effort: Effort) -> Iterable[Sample]:
-    """Of operands that others have meanwhile pushed out of the caches, as between two layers: that costs a tenth."""
-    room = min(effort.operands, free_memory() // 8)
+def _matmuls(dtype: str, operands: torch.Tensor, effort: Effort) -> Iterable[Sample]:
+    """Each call takes other matrices, as far as the memory of `operands` goes: those of a layer are in no cache either,
+    as the other layers come between, and that costs a tenth."""
     for side in effort.sides:
-        flops = Matmul(dtype, side, side, side).flops
-        size = 3 * side * side * DTYPES[dtype].itemsize
-        sets = [torch.ones(3, side, side, dtype=DTYPES[dtype]).unbind() for _ in range(max(1, min(SETS, room // size)))]
-        turns = itertools.cycle(sets)
+        flops, matrices = Matmul(dtype, side, side, side).flops, operands.view(DTYPES[dtype])
+        count = min(SETS, matrices.numel() // (3 * side * side))
+        sets = matrices[: 3 * side * side * count].view(count, 3, side, side).unbind()
+        turns = itertools.cycle([a_set.unbind() for a_set in sets])
 
         def call(turns: Iterator[tuple[torch.Tensor, ...]] = turns) -> torch.Tensor:
             a, b, result = next(turns)
@@ -71,8 +72,15 @@ def _matmuls(dtype: str, effort: Effort) -> Iterable[Sample]:
             return
 
 
+def _operands(effort: Effort) -> torch.Tensor:
+    """Memory for the matmuls of all sides and dtypes, all of it touched: at least one set of the largest."""
+    largest = 3 * max(effort.sides) ** 2 * max(dtype.itemsize for dtype in DTYPES.values())
+    return torch.ones(max(min(effort.operands, free_memory() // 8), largest) // 4)
+
+
 def _attention(dtype: str, effort: Effort) -> Iterable[Sample]:
-    """Forward and backward together, as their rates are alike."""
+    """Forward and backward together, as their rates are alike. Nothing where that is slow: then it is priced as matmuls
+    are."""
     heads, rows, wide = effort.heads
     q, k, v = (torch.ones(1, heads, rows, wide, dtype=DTYPES[dtype], requires_grad=True) for _ in range(3))
     gradient = torch.ones_like(q)
@@ -81,7 +89,8 @@ def _attention(dtype: str, effort: Effort) -> Iterable[Sample]:
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
         return torch.autograd.grad(out, (q, k, v), gradient)
 
-    call()
+    if seconds(call) > SLOW:
+        return
     flops = 7 * Matmul(dtype, rows, rows, wide, heads).flops  # two products forward, five backward
     yield Sample(f"attention.{dtype}", lambda: flops / typical(call, effort))
 
