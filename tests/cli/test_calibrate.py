@@ -6,10 +6,12 @@ import io
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ import zcompiler.cli.calibrate.command as command
 from runtime_ext.nvme import StoreError
 from runtime_ext.nvme.files import Syscalls
 from zcompiler.cli.app import app
+from zcompiler.cli.calibrate.compute import _matmuls
 from zcompiler.cli.calibrate.found import machine_of
 from zcompiler.cli.calibrate.samples import Effort, Sample, medians
 from zcompiler.errors import ZinfError
@@ -201,6 +204,19 @@ def test_no_name_is_no_name_for_the_current_folder() -> None:
     result = CliRunner().invoke(app, ["calibrate", "--nvme", ""])
     assert result.exit_code != 0
     assert "option \"nvme\" cannot be ''" in result.output + str(result.exception)
+
+
+def test_matrices_take_turns_within_the_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    operands, seen, multiply = torch.ones(8 * 3 * 4 * 4), set(), torch.mm
+
+    def seeing(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        seen.add(a.data_ptr() - operands.data_ptr())
+        return multiply(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", seeing)
+    for sample in _matmuls("f32", operands, replace(QUICK, sides=(4,), least=0.01)):
+        sample.take()
+    assert seen == {i * 3 * 4 * 4 * 4 for i in range(8)}
 
 
 def test_the_median_is_taken_over_rounds_of_everything() -> None:
