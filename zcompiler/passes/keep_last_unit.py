@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import ClassVar
 
 import torch.fx
@@ -30,13 +30,20 @@ class KeepLastUnit(Pass):
         backward = [(r, copies) for r, copies in gathering if phase_of(r) == "bwd" and copies]
         if not forward or not backward:
             return
-        again = {value_of(copy): copy for copies in _first(backward) for copy in copies}
-        last = [kept for copies in _first(forward[::-1]) for kept in copies if value_of(kept) in again]
-        if not last:
+        # Tiles by tokens gather the same parameter, each its own copy: the one nearest to the turn is kept.
+        again: dict[str, torch.fx.Node] = {}
+        for copy in chain.from_iterable(_first(backward)):
+            again.setdefault(value_of(copy), copy)
+        last: dict[str, torch.fx.Node] = {}
+        for copies in _first(forward[::-1]):
+            for value, copy in {value_of(copy): copy for copy in copies}.items():
+                last.setdefault(value, copy)
+        kept = [(copy, again[value]) for value, copy in last.items() if value in again]
+        if not kept:
             return
         keeping = Keeping(graph, facts)
-        for kept in last:
-            keeping.keep(kept, again[value_of(kept)])
+        for copy, later in kept:
+            keeping.keep(copy, later)
 
 
 def _first(regions: list[tuple[str, list[torch.fx.Node]]]) -> list[list[torch.fx.Node]]:
