@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from math import prod
 
 import torch
@@ -82,14 +82,26 @@ def shape_of(value: object, sizes: Sizes | None = None) -> tuple[int, ...] | Non
     return tuple(map((sizes or Sizes()).of, value.shape)) if isinstance(value, torch.Tensor) else None
 
 
-def working_memory(region: torch.fx.GraphModule, sizes: Sizes | None = None) -> int:
+def working_memory(
+    region: torch.fx.GraphModule,
+    sizes: Sizes | None = None,
+    given: Mapping[torch.fx.Node, tuple[Hashable, int]] | None = None,
+) -> int:
     """The most bytes a region holds besides its inputs and outputs when it is run node by node.
 
     A view holds nothing of its own but keeps its base. Fused code holds less, so this is an upper bound for it as
     long as the compiler does not reorder.
+
+    All inputs and outputs count as there from beginning to end, unless there is `given`, for a region that is all
+    there is of a phase: then an output counts from where it is made, and the inputs in `given`, by the storage that
+    they look into and its bytes, until they are last used.
     """
     nodes = list(region.graph.nodes)
     base: dict[torch.fx.Node, torch.fx.Node] = {}
+    first: dict[Hashable, torch.fx.Node] = {}
+    for node, (storage, _) in (given or {}).items():
+        if first.setdefault(storage, node) is not node:
+            base[node] = first[storage]
     for node in nodes:
         if node.op == "call_function" and (node.target is operator.getitem or aliases(node)):
             base[node] = base.get(node.all_input_nodes[0], node.all_input_nodes[0])
@@ -98,15 +110,20 @@ def working_memory(region: torch.fx.GraphModule, sizes: Sizes | None = None) -> 
     dying: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for node, user in last_use.items():
         dying.setdefault(user, []).append(node)
-    live = peak = 0
-    own: dict[torch.fx.Node, int] = {}
+    own = {first[storage]: size for storage, size in (given or {}).values() if first[storage] not in handed_out}
+    outside = live = peak = sum(own.values())
     for node in nodes:
-        if node.op == "call_function" and node not in base and node not in handed_out:
-            own[node] = result_bytes(node, sizes)
-            live += own[node]
+        if node.op == "call_function" and node not in base:
+            made = result_bytes(node, sizes)
+            if node not in handed_out:
+                own[node] = made
+                live += made
+            elif given is not None:
+                live += made
+                outside += made
             peak = max(peak, live)
         live -= sum(own.pop(dead, 0) for dead in dying.get(node, ()))
-    return peak
+    return max(0, peak - outside)
 
 
 def result_bytes(node: torch.fx.Node, sizes: Sizes | None = None) -> int:

@@ -12,7 +12,7 @@ from zcompiler.analyse.buckets import Bucket
 from zcompiler.analyse.sizes import Sizes, dtype_name, is_plain, is_strided, nbytes, shape_of, working_memory
 from zcompiler.analyse.work import work_of
 from zcompiler.capture.captured import TOKEN, Captured
-from zcompiler.capture.cut import Cut
+from zcompiler.capture.cut import Cut, CutRegion
 from zcompiler.machine.work import Work
 from zcompiler.plan.plan import Placement
 from zcompiler.plan.room import more_to_sum, with_releases, with_room_for_parts, with_room_for_stored_gradients
@@ -85,13 +85,15 @@ def bare_step(
     states: dict[str, int],
     fused: bool,
     sizes: Sizes | None = None,
+    uncut: bool = False,
 ) -> Step:
     """The schedule of `captured` before any pass: only runs, and releases of what they leave behind.
 
     `states` gives the bytes of optimizer state of each bucket; they take part so that a plan counts them. `fused`:
     whether Inductor compiles the regions. With `sizes` it is that for these sizes of symbols, without the works.
+    `uncut`: each phase is a single region, and nothing moves.
     """
-    return _Builder(name, captured, buckets, tiers, states, fused, sizes).build()
+    return _Builder(name, captured, buckets, tiers, states, fused, sizes, uncut).build()
 
 
 class _Builder:
@@ -104,9 +106,11 @@ class _Builder:
         states: dict[str, int],
         fused: bool,
         sizes: Sizes | None,
+        uncut: bool,
     ) -> None:
-        self.fused, self.priced, self.sizes = fused, sizes is None, sizes or Sizes()
+        self.fused, self.priced, self.sizes, self.uncut = fused, sizes is None, sizes or Sizes(), uncut
         self.works: dict[str, Work] = {}
+        self.incoming: frozenset[str] = frozenset()
         self.known: dict[Hashable, tuple[Work | None, int]] = {}
         self.name, self.captured, self.buckets, self.tiers, self.states = name, captured, buckets, tiers, states
         self.compute = next(t.name for t in tiers if t.compute)
@@ -198,6 +202,7 @@ class _Builder:
         """Autograd makes an incoming gradient for every output, zeros for those the loss does not use: they weigh."""
         incoming = self._incoming(backward)
         made = tuple(names.values[n] for n in backward.inputs if n in incoming)
+        self.incoming = frozenset(made)
         if not made:
             return ()
         size = sum(self.values[name].nbytes for name in made)
@@ -287,6 +292,8 @@ class _Builder:
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
             work, held = self._asks(region.module)
+            if self.uncut:
+                held = self._working_alone(region, names)
             if work is not None:
                 self.works[title] = replace(work, moved=work.moved + 2 * put_together)
             run = Op(
@@ -302,6 +309,18 @@ class _Builder:
             work = work_of(region, self.fused) if self.priced else None
             self.known[key] = work, working_memory(region, self.sizes)
         return self.known[key]
+
+    def _working_alone(self, region: CutRegion, names: PhaseNames) -> int:
+        """The bytes that the only region of a phase works in. Of what it is given nobody else holds the activations:
+        it lets go of each as soon as it can, unlike a region that is given copies from the store, or that others
+        follow."""
+        placeholders = region.module.graph.find_nodes(op="placeholder")
+        given = {}
+        for node, local in zip(placeholders, region.inputs, strict=True):
+            value = self.values.get(names.values.get(local, ""))
+            if value is not None and value.kind == "act" and value.name not in self.incoming:
+                given[node] = (value.name, value.nbytes)
+        return working_memory(region.module, self.sizes, given)
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from zcompiler.analyse.sizes import Sizes
 from zcompiler.capture.captured import Captured
 from zcompiler.capture.low import with_low_parameters
 from zcompiler.options import Activations, Options
-from zcompiler.plan.plan import Placement
+from zcompiler.plan.plan import UNCUT, Placement
 from zcompiler.plan.saved import with_room_for_copies, without_saved
 from zcompiler.plan.step import Step, bare_step
 from zcompiler.schedule.model import Schedule, Tier
@@ -64,7 +64,8 @@ class Form:
         factor = states_per_parameter_byte(self._around.options)
         trains = self.captured.backward is not None
         states = {b.name: b.whole * factor for b in self.buckets if trains and not b.has_tiles}
-        return bare_step(self.name, self.captured, self.buckets, self._tiers, states, self._around.fused, sizes)
+        fused, uncut = self._around.fused, self.kind == UNCUT
+        return bare_step(self.name, self.captured, self.buckets, self._tiers, states, fused, sizes, uncut)
 
     def placed(self, placement: Placement) -> Step:
         """The same for a placement, with room for what the user's choice of activations needs."""

@@ -141,8 +141,8 @@ class Stages:
         return self.around.fused and not plan.moved and keeps and plan.form == "plain"
 
     def _uncut(self, forms: _Forms, cut: Planned, why: Sequence[str]) -> Planned | None:
-        """The same as a single region for each phase, if that fits as well: a region holds all that it is given until
-        it ends. `why`: the reasons for the activations of `cut`."""
+        """The same as a single region for each phase, if that fits as well: the gradients are all counted as there
+        when backward begins. `why`: the reasons for the activations of `cut`."""
         try:
             whole = self._planned(forms, cut.plan.activations)
         except DoesNotFit:
