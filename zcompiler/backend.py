@@ -116,6 +116,7 @@ class _Building:
         if any(v.kind == "act" and v.home == session.store_tier for v in schedule.values):
             session.store()
         session.graphs += 1
+        session.trains |= captured.backward is not None
         session.schedules[name], session.plans[name], session.works[name] = schedule, plan, planned.step.works
         dump_plans(session.options.dump, session.plans_text())
         return CompiledGraph(

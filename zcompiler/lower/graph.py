@@ -51,7 +51,7 @@ class CompiledGraph:
         compute: str,
         note: Callable[[str], None],
         measured: Callable[[int, int], None],
-        between_phases: Callable[[bool], None],
+        between_phases: Callable[[bool, bool], None],
         backward_ended: Callable[[], None],
     ) -> None:
         self.captured, self.buckets, self.step, self.schedule = captured, tuple(buckets), step, schedule
@@ -188,7 +188,7 @@ class CompiledGraph:
         call.end()
         if last:
             call.close()
-        self.between_phases(last and self.trains)
+        self.between_phases(last, self.trains)
         return results
 
     def _passed_through(self, call: GraphCall, name: str) -> Any:

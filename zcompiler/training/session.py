@@ -76,6 +76,7 @@ class Session:
         self.frames: set[int] = set()  # those of which it has a graph for observed parameters
         self.tiled: set[str] = set()  # the globs of option `tile` that fitted some parameter
         self.graphs = 0
+        self.trains = False  # whether any graph has a backward
         self.steps = 0
         self.peak = 0
         self._trimming = Trimming(options.memory)
@@ -186,9 +187,9 @@ class Session:
         if self._trimming.too_idle(arena.idle):
             arena.trim(self._trimming.kept)
 
-    def between_phases(self, trained: bool = False) -> None:
-        """Give back what is free after a phase, if it would count against the limit; `trained`: backward has ended, and
-        all states and gradients are where they rest.
+    def between_phases(self, ended: bool = False, trains: bool = False) -> None:
+        """Give back what is free after a phase, if it would count against the limit; `ended`: a call has, a training
+        one if it `trains`, so that nothing is held of it.
 
         Not before a phase: the activations of a forward go where the gradients of the step before have been, and
         faulting pages in again takes longer than the rest of the housekeeping.
@@ -198,7 +199,7 @@ class Session:
             return
         arena = self.runtime.arena(self.compute_tier)
         arena.trim(self._trimming.kept)
-        if trained:
+        if ended and (trains or not self.trains):  # no activations are held, or they would count as others'
             states = states_per_parameter_byte(self.options)
             resting = sum(unit.resting_in(self.compute_tier, states) for unit in self.units)
             self._trimming.all_of(resting + arena.in_use + self._trimming.kept)
@@ -215,6 +216,7 @@ class Session:
             written={self.store_tier: by_kind(self.ledger.written(), then.written)},
             peak={self.compute_tier: self.peak},
             planned_peak=self._planned_peak(),
+            others=self._trimming.others,
             hidden={lane: since.hidden(lane) for lane in since.busy},
             exposed={lane: since.exposed.get(lane, 0.0) for lane in since.busy},
             graphs=self.graphs,

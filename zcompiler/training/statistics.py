@@ -20,7 +20,9 @@ class Stats:
 
     `since`: when counting began, in seconds since the epoch. `read` and `written`: bytes that moved, by tier and kind
     (param, grad, state, act). `peak`: the most bytes a step held in a tier, by what it held (buffers, activations,
-    gradients in the making); `planned_peak`: what the plan expected at most, region temporaries included. `hidden` and
+    gradients in the making); `planned_peak`: what the plan expected at most, region temporaries included. `others`:
+    bytes of the process that no plan counts: the interpreter, torch, compiled code, what the user holds; as last seen
+    while no call was under way, None before that or where the system does not tell. `hidden` and
     `exposed`: seconds in which a lane worked while computing went on, and in which computing waited for it.
     `regions_compiled`: distinct regions. `fallbacks`: what could not be done as asked, in words.
     `holds`: by graph, up to which sizes its plan stays below the limit, where sizes change from call to call; for
@@ -35,6 +37,7 @@ class Stats:
     written: Mapping[str, Mapping[str, int]]
     peak: Mapping[str, int]
     planned_peak: Mapping[str, int]
+    others: int | None
     hidden: Mapping[str, float]
     exposed: Mapping[str, float]
     graphs: int

@@ -32,7 +32,7 @@ class Trimming:
         self._limit, self._resident, self._trim = limit, resident, trim
         self._least = min(LEAST, limit // PART)
         self.kept = min(KEPT, limit // KEPT_PART)  # bytes, of an arena
-        self._others: int | None = None  # bytes that the limit does not count: interpreter, torch, the user's own
+        self.others: int | None = None  # bytes that the limit does not count: interpreter, torch, the user's own
         self._freed = 0
         self._lowest: int | None = None  # bytes that the process held at the least since the last trim
 
@@ -53,15 +53,15 @@ class Trimming:
 
     def full(self) -> bool:
         """Whether the process holds so much that what is free has to go."""
-        if self._others is None or (now := self._resident()) is None:
+        if self.others is None or (now := self._resident()) is None:
             return True
-        return now - self._others > FULL * self._limit
+        return now - self.others > FULL * self._limit
 
     def all_of(self, held: int) -> None:
         """Trim; `held` is what the limit counts then, so that the rest belongs to others."""
         self.trim()
         if self._lowest is not None:
-            self._others = self._lowest - held
+            self.others = self._lowest - held
 
     def trim(self) -> None:
         self._freed = 0
