@@ -19,6 +19,8 @@ from zcompiler.cli.doctor.found import Compiler, Found
 from zcompiler.cli.doctor.judge.all import judge
 from zcompiler.cli.doctor.look import PROBES, look
 from zcompiler.cli.doctor.report import report
+from zcompiler.machine.choose import calibrated_file, shipped_machine
+from zcompiler.machine.file import write_machine
 from zcompiler.options import OptionError
 
 BAD = replace(GOOD, compiler=Compiler(missing="none [here]"), disks=(replace(DISK, refused="no [room]: name another"),))
@@ -37,6 +39,15 @@ def test_this_machine_with_the_default_folder_which_is_gone_again(own_home: Path
     assert found.torch.version and found.compiler.path and found.machine.startswith("laptop (") and not found.calibrated
     assert min(found.cores) >= 1 and found.open_files[0] and len(done) == PROBES
     assert list(own_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("attention", [(), (("f32", 1e11),)])
+def test_a_measured_machine_is_looked_into(attention: tuple[tuple[str, float], ...], own_home: Path) -> None:
+    file = calibrated_file(os.environ)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_machine(replace(shipped_machine("laptop"), attention=attention), file)
+    found = look((), os.environ, lambda: None)
+    assert found.calibrated and found.whole is bool(attention)
 
 
 def test_the_command_looks_at_each_folder_that_is_named(disk: Path, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_nothing_is_wrong_with_a_good_machine() -> None:
             r"not measured: laptop \(shipped\)$",
             "zinf calibrate",
         ),
+        (replace(GOOD, whole=False), "machine", "note", "before attention was measured", "zinf calibrate"),
         (disk(refused="store path /a is on tmpfs: name a disk"), "folder", "problem", "is on tmpfs", "name a disk"),
         (disk(file_system="btrfs"), "file system", "note", "btrfs", "ext4 or xfs"),
         (disk(file_system=""), "file system", "note", "does not tell", "ext4 or xfs"),

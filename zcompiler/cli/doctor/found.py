@@ -65,7 +65,8 @@ class Disk:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Everything; `cores` are those of the machine and those that this process may use, `open_files` the soft and the
-    hard limit, -1 for none; `machine` says which description of a machine is used."""
+    hard limit, -1 for none; `machine` says which description of a machine is used, `whole` whether it has all that
+    zinf calibrate measures nowadays."""
 
     python: Version
     torch: Torch
@@ -79,3 +80,4 @@ class Found:
     machine: str = ""
     machine_error: str = ""
     calibrated: bool = False
+    whole: bool = True

@@ -34,11 +34,12 @@ def look(nvme: Sequence[str], environ: Mapping[str, str], advance: Callable[[], 
     advance()
     memory = look_at_memory()
     advance()
-    machine, machine_error = "", ""
+    machine, machine_error, whole = "", "", True
     with no_folders_left(options.nvme[0]):
         disks = _disks(options)
         try:
-            machine = str(choose_machine(None, environ, options.nvme[0]))
+            chosen = choose_machine(None, environ, options.nvme[0])
+            machine, whole = str(chosen), bool(chosen.machine.attention)
         except (ZinfError, OSError) as error:
             machine_error = str(error)
     advance()
@@ -55,6 +56,7 @@ def look(nvme: Sequence[str], environ: Mapping[str, str], advance: Callable[[], 
         machine,
         machine_error,
         calibrated_file(environ).exists(),
+        whole,
     )
 
 

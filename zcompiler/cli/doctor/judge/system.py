@@ -74,6 +74,9 @@ def open_files(soft: int, hard: int) -> Row:
 def machine(found: Found) -> Row:
     if found.machine_error:
         return Row("machine", "problem", found.machine_error, "mend or remove the file, or zinf calibrate anew")
+    if found.calibrated and not found.whole:
+        said = f"{found.machine}, but before attention was measured apart: it is priced as a matmul, which is too fast"
+        return Row("machine", "note", said, "zinf calibrate")
     if found.calibrated:
         return Row("machine", "ok", found.machine)
     return Row("machine", "note", f"not measured: {found.machine.partition(';')[0].rstrip(')')})", "zinf calibrate")
