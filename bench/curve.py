@@ -12,6 +12,8 @@ each held to so many MB/s. What must hold at each limit, of the medians:
 
     step, and the bytes it moves, between 0.8 and 1.25 of what was predicted
     memory held over what the process held before the model <= 1.1 * limit + 200 MiB
+    and between 0.9 and 1.1 of what was predicted: the peak of the plan, and what the process holds that no plan counts
+    (what compiling leaves behind), as it tells after its first steps
 
 A limit at which no step could be made is told, and holds nothing.
 """
@@ -40,6 +42,7 @@ from zcompiler.schedule.sizes import parse_bytes
 WARM = 3  # compiling, the first update, the first late one
 IN_A_ROW = 2  # what a late update leaves over is paid by the step after it
 MIB = 1 << 20
+NEAR_PEAK = 1.1
 SMALL = {"depth": 4, "width": 256}  # of the mlp
 
 Point = Mapping[str, Any]
@@ -122,17 +125,22 @@ def point_of(memory: int, predicted: Point, steps: Mapping[str, Sequence[Point]]
         "moved": nbytes,
         "predicted_moved": sum(predicted["moved"].values()),
         "peak": max(held, default=None),
-        "predicted_peak": predicted["peak"],
+        "planned": predicted["peak"],
+        "predicted_peak": predicted["peak"] + (predicted["others"] or 0),
     }
     near = 1 / NEAR <= point["seconds"] / point["predicted"] <= NEAR
     inside = point["peak"] is None or point["peak"] <= allowed_peak(memory)
-    return {**point, "holds": near and _moves_as_predicted(point) and inside}
+    return {**point, "holds": near and _moves_as_predicted(point) and inside and _holds_as_predicted(point)}
 
 
 def _moves_as_predicted(point: Point) -> bool:
     """Also where nothing should move."""
     moved, predicted = point["moved"], point["predicted_moved"]
     return moved <= NEAR * predicted and predicted <= NEAR * moved
+
+
+def _holds_as_predicted(point: Point) -> bool:
+    return point["peak"] is None or 1 / NEAR_PEAK <= point["peak"] / point["predicted_peak"] <= NEAR_PEAK
 
 
 def answer(points: Sequence[Point]) -> None:
@@ -151,6 +159,8 @@ def answer(points: Sequence[Point]) -> None:
     verdict("curve", f"bytes moved, {over}", _furthest(moved), **near, also=same)
     if held:
         verdict("curve", f"memory held, over what may be, the most of {count}", max(held), at_most=1)
+        peaks = [point["peak"] / point["predicted_peak"] for point in done if point["peak"] is not None]
+        verdict("curve", f"memory held, {over}", _furthest(peaks), at_least=1 / NEAR_PEAK, at_most=NEAR_PEAK)
     for point in (done[0], done[-1]) if len(done) > 1 else done:
         question = f"step with memory={point['memory'] / MIB:.0f}MiB, over one of torch.compile in memory"
         verdict("curve", question, point["seconds"] / point["inductor"])

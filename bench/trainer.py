@@ -30,6 +30,7 @@ from runtime_ext.nvme import NvmeStore, Syscalls
 from zcompiler.cli.demo_child import RATE, model_file, token_batches
 from zcompiler.cli.measure import peak_rss, reset_peak_rss, rss
 from zcompiler.errors import DoesNotFit
+from zcompiler.free_memory import anonymous_memory
 from zcompiler.schedule.model import Schedule
 from zcompiler.training import session
 
@@ -60,7 +61,7 @@ class Trainer:
         self._ran = False
 
     def load(self) -> dict[str, Any]:
-        self._before = rss()
+        self._before, self._own = rss(), anonymous_memory() or 0
         module = self._build()
         module.train()
         side = self.settings["side"]
@@ -94,7 +95,8 @@ class Trainer:
 
     def predict(self) -> dict[str, Any]:
         """What the next step costs on the machine in the file `machine`: what zinf's simulator says, and what the
-        optimizer takes for what it updates where it is."""
+        optimizer takes for what it updates where it is. `others`: what the process has come to hold since "load" that
+        no plan counts, above all what compiling leaves behind; bytes, as seen after the last step."""
         from zcompiler.machine.file import read_machine
         from zcompiler.plan.price import step_timeline
         from zcompiler.training.predicted import Known, predicted
@@ -123,6 +125,7 @@ class Trainer:
             "exposed": {lane: waited / steps for lane, waited in found.exposed.items()},
             "moved": {lane: size / steps for lane, size in found.moved.items()},
             "peak": found.peak["host"],
+            "others": None if (others := here.stats().others) is None else others - self._own,
         }
 
     def ends(self) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from zcompiler.machine.choose import shipped_machine
 from zcompiler.machine.file import write_machine
 from zcompiler.torch_compat import trim_memory
 
-PREDICTED = {"seconds": {"forward": 1.0, "optimizer": 1.0}, "moved": {"nvme_read": 200.0}, "peak": 90 * MIB}
+PREDICTED = {
+    "seconds": {"forward": 1.0, "optimizer": 1.0}, "moved": {"nvme_read": 200.0}, "peak": 90 * MIB, "others": 200 * MIB
+}  # fmt: skip
 
 
 def step(seconds: float = 2.0, nbytes: int = 200, peak: int | None = 300 * MIB) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def test_limits_go_in_equal_ratios_from_the_least_to_where_all_fits() -> None:
         ({"seconds": 2.6}, False),
         ({"nbytes": 100}, False),
         ({"peak": 311 * MIB}, False),
+        ({"peak": 260 * MIB}, False),
         ({"peak": None}, True),
     ],
 )
@@ -79,6 +82,7 @@ def test_all_limits_together_answer_by_the_furthest_of_them(capsys: pytest.Captu
         "step, over what was predicted, the furthest of 4 limits": (0.85, True),
         "bytes moved, over what was predicted, the furthest of 4 limits": (0.75, False),
         "memory held, over what may be, the most of 4 limits": (0.9, True),
+        "memory held, over what was predicted, the furthest of 4 limits": (0.962, True),
         "step with memory=100MiB, over one of torch.compile in memory": (1.7, True),
         "step with memory=300MiB, over one of torch.compile in memory": (1.9, True),
     }
