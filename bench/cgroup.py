@@ -67,18 +67,21 @@ class MemoryGroup:
 
 @dataclass(frozen=True, slots=True)
 class DiskGroup:
-    """Throttles what the processes in it read."""
+    """Throttles what the processes in it read and write."""
 
     path: Path
     unified: bool
 
-    def throttle_reads(self, folder: Path, rate: int) -> None:
-        """Let them read at most `rate` bytes a second from the disk under `folder`. Unavailable if it is no disk."""
+    def throttle(self, folder: Path, *ways: str, rate: int) -> None:
+        """Let them "read", or "write", or each of both, at most `rate` bytes a second from and to the disk under
+        `folder`. What goes through the page cache is written by nobody in the group, and not throttled in version 1.
+        Unavailable if it is no disk."""
         device = _disk(folder)
-        if self.unified:
-            (self.path / "io.max").write_text(f"{device} rbps={rate}")
-        else:
-            (self.path / "blkio.throttle.read_bps_device").write_text(f"{device} {rate}")
+        for way in ways:
+            if self.unified:
+                (self.path / "io.max").write_text(f"{device} {way[0]}bps={rate}")
+            else:
+                (self.path / f"blkio.throttle.{way}_bps_device").write_text(f"{device} {rate}")
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def main() -> bool:
             for _ in range(WARM):
                 child.ask("passes")
         if group is not None:
-            group.throttle_reads(Path(folder), int(given.rate * 1e6))
+            group.throttle(Path(folder), "read", rate=int(given.rate * 1e6))
         for pair in range(given.pairs):
             for name in list(children)[:: 1 if pair % 2 else -1]:
                 answer = children[name].ask("passes")

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench.cgroup import disk_group
 from bench.peers import environment, files
 from bench.peers.rounds import compared
 from bench.peers.systems import BY_NAME, REFERENCE, System
@@ -45,6 +46,7 @@ def main() -> bool:
     arguments.add_argument("--against", choices=tuple(BY_NAME), help="whose peak zinf gets (default: deepspeed)")
     arguments.add_argument("--rounds", type=int, default=5, help="of two steps of each")
     arguments.add_argument("--layers", type=int, default=0, help="of the model only so many, to try it out; 0: all")
+    arguments.add_argument("--rate", type=float, default=0, help="MB/s that may be read, and written; 0: any")
     arguments.add_argument("--docs", action="store_true", help="put the table into docs/peers.md")
     given = arguments.parse_args()
     peers = [BY_NAME[name] for name in given.only]
@@ -58,16 +60,18 @@ def main() -> bool:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-", dir=disk_folder(given.nvme))))
         files.write(given.model, given.tokens, folder, given.layers)
         common = {"folder": str(folder), "precision": given.precision, "threads": given.threads}
-        rows = compared(partial(launch, folder, common), REFERENCE, peers, against, given.rounds)
+        group = throttled(folder, given.rate, stack) if given.rate else None
+        rows = compared(partial(launch, folder, common, group), REFERENCE, peers, against, given.rounds)
     part = f"{given.layers} layers of " if given.layers else ""
-    title = f"{part}{given.model}, {given.tokens} tokens, {given.precision}, {given.rounds} rounds"
+    disk = f", the disk held to {given.rate:g} MB/s each way" if given.rate else ""
+    title = f"{part}{given.model}, {given.tokens} tokens, {given.precision}{disk}, {given.rounds} rounds"
     for row in rows:
         record("peers", summary=title, **{**asdict(row), "share": row.share and float(row.share)})
     found = answers(rows, against, given.precision)
     holds = [verdict("peers", a.question, a.measured, at_least=a.at_least, at_most=a.at_most) for a in found]
     if given.docs:
         text = markdown(rows, against, provenance(), title, found)
-        PAGE.write_text(put(PAGE.read_text(), begin(given.model, given.precision), text))
+        PAGE.write_text(put(PAGE.read_text(), begin(given.model, given.precision, given.rate), text))
     console = Console()
     table = Table(title=title)
     for heading in headings(against):
@@ -95,7 +99,15 @@ def check(systems: tuple[System, ...]) -> None:
         environment.need_deepspeeds_own()
 
 
-def launch(folder: Path, common: dict[str, Any], system: System, limit: int | None) -> Child:
+def throttled(folder: Path, rate: float, stack: ExitStack) -> Path:
+    """A control group whose processes read and write `rate` MB/s at most, as long as `stack` is open. One for all: they
+    take turns."""
+    group = stack.enter_context(disk_group("peers"))
+    group.throttle(folder, "read", "write", rate=int(rate * 1e6))
+    return group.path
+
+
+def launch(folder: Path, common: dict[str, Any], group: Path | None, system: System, limit: int | None) -> Child:
     """A system's process, with a folder on the disk of its own below `folder`."""
     interpreter = environment.python(system.environment) if system.environment else Path(sys.executable)
     own = tempfile.mkdtemp(dir=folder)
@@ -103,7 +115,7 @@ def launch(folder: Path, common: dict[str, Any], system: System, limit: int | No
     if limit is not None:
         settings["options"] = {"memory": limit, "nvme": own}
     variables = environment.variables(interpreter)
-    return Child(system.name, system.module, settings, python=interpreter, environ=variables)
+    return Child(system.name, system.module, settings, group=group, python=interpreter, environ=variables)
 
 
 if __name__ == "__main__":

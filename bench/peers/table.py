@@ -126,9 +126,9 @@ def markdown(
     )
 
 
-def begin(model: str, precision: str) -> str:
-    """The line of docs/peers.md below which a case has its table."""
-    return f"<!-- measured: {model} {precision} -->"
+def begin(model: str, precision: str, rate: float = 0) -> str:
+    """The line of docs/peers.md below which a case has its table. `rate`: MB/s that the disk is held to."""
+    return f"<!-- measured: {model} {precision}{f' {rate:g} MB/s' if rate else ''} -->"
 
 
 def put(page: str, start: str, text: str) -> str:

@@ -56,9 +56,21 @@ def test_a_group_goes_with_what_still_runs_in_it() -> None:
         assert process.wait() == -9
 
 
+def test_both_ways_are_throttled(disk: Path) -> None:
+    try:
+        with disk_group("test") as group:
+            group.throttle(disk, "read", "write", rate=500_000_000)
+            files = ["io.max"] if group.unified else [f"blkio.throttle.{way}_bps_device" for way in ("read", "write")]
+            for file in files:
+                device, *rates = (group.path / file).read_text().split()
+                assert ":" in device and {rate.rpartition("=")[2] for rate in rates} >= {"500000000"}
+    except Unavailable as why:
+        pytest.skip(str(why))
+
+
 def test_a_folder_without_a_disk_of_its_own_cannot_be_throttled() -> None:
     try:
         with disk_group("test") as group, pytest.raises(Unavailable, match="/proc lies on no block device"):
-            group.throttle_reads(Path("/proc"), 1)
+            group.throttle(Path("/proc"), "read", rate=1)
     except Unavailable as why:
         pytest.skip(str(why))

@@ -120,3 +120,5 @@ def test_the_page_has_a_place_for_each_model_and_precision() -> None:
     for model in files.MODELS:
         for precision in SAME:
             assert "\nTHE TABLE\n" in put(text, begin(model, precision), "THE TABLE\n")
+    for precision in SAME:
+        assert "\nTHE TABLE\n" in put(text, begin("smollm2", precision, 500), "THE TABLE\n")
