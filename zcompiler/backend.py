@@ -20,7 +20,8 @@ from zcompiler.stages.dump import Dump, dump_plans, plan_text
 from zcompiler.stages.graph import Stages
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.tiles import in_tiles_if_needed
-from zcompiler.torch_compat import compile_through_aot, frame_in_compilation, give_no_buffers_away, hollow
+from zcompiler.torch_compat.compiling import compile_through_aot, give_no_buffers_away
+from zcompiler.torch_compat.graphs import frame_in_compilation, hollow
 from zcompiler.training.observed import observe
 from zcompiler.training.optimizers import watch_optimizers
 from zcompiler.training.registry import backward_ended, record_of

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from zcompiler.analyse.work import work_of
 from zcompiler.machine.work import Matmul, Work
-from zcompiler.torch_compat import inductor_decompositions
+from zcompiler.torch_compat.compiling import inductor_decompositions
 from zcompiler.training.registry import records_of
 
 F = torch.nn.functional

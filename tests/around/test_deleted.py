@@ -14,7 +14,7 @@ import torch
 from tests.right.twins import ALL_ON_NVME, ON_HOST, with_zinf
 from tests.training.looks import held_files
 from tests.training.pair import adamw
-from zcompiler.torch_compat import trim_memory
+from zcompiler.torch_compat.running import trim_memory
 
 WIDTH = 1024  # 4 MiB a layer in fp32, four times that with its gradient and states
 

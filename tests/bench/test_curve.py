@@ -15,7 +15,7 @@ from bench.trainer import Trainer
 from bench.turns import Ended, reason
 from zcompiler.machine.choose import shipped_machine
 from zcompiler.machine.file import write_machine
-from zcompiler.torch_compat import trim_memory
+from zcompiler.torch_compat.running import trim_memory
 
 PREDICTED = {
     "seconds": {"forward": 1.0, "optimizer": 1.0}, "moved": {"nvme_read": 200.0}, "peak": 90 * MIB, "others": 200 * MIB

@@ -20,7 +20,7 @@ from bench.peers.table import cells
 from bench.peers.zinf import zinf
 from bench.turns import ROOT, Child, Ended
 from zcompiler.cli.demo_child import RATE
-from zcompiler.torch_compat import trim_memory
+from zcompiler.torch_compat.running import trim_memory
 
 # Notes each step in the file `log`; a step takes what its settings say and fails when it is the one they name.
 COUNTS = """

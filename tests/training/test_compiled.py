@@ -13,7 +13,7 @@ from torch._dynamo.compiled_autograd import _enable
 
 from tests.right.twins import ALL_ON_NVME, with_zinf
 from zcompiler.errors import ZinfError
-from zcompiler.torch_compat import call_token, hollow, module_of, written_graphs
+from zcompiler.torch_compat.graphs import call_token, hollow, module_of, written_graphs
 
 WIDTH = 8
 

@@ -16,7 +16,7 @@ from tests.right.twins import stock, train, with_zinf
 from tests.training.losses import Projected, batch, plain
 from tests.training.tiled import Run, adamw, assert_equal_but_for_rounding, blocks, data
 from zcompiler.errors import DoesNotFit
-from zcompiler.torch_compat import cause_in_backend
+from zcompiler.torch_compat.compiling import cause_in_backend
 
 CLASSES = 4096
 TOKENS = 512  # 8 MiB of logits

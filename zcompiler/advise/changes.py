@@ -16,7 +16,7 @@ from zcompiler.options import OptionError, Options
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.schedule.words import STORE
-from zcompiler.torch_compat import each_tensor, tensors_in
+from zcompiler.torch_compat.tensors import each_tensor, tensors_in
 
 MIB = 1 << 20
 MORE = 1.25  # of the limit

@@ -15,7 +15,7 @@ from zcompiler.analyse.sizes import common_dtype, short_name
 from zcompiler.capture.captured import Captured
 from zcompiler.capture.pieces import Tile
 from zcompiler.layout import layout
-from zcompiler.torch_compat import size_hint
+from zcompiler.torch_compat.sizes import size_hint
 
 
 @dataclass(frozen=True, slots=True)

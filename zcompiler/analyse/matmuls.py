@@ -13,7 +13,7 @@ import torch.fx
 
 from zcompiler.analyse.sizes import dtype_name, shape_of
 from zcompiler.machine.work import Matmul
-from zcompiler.torch_compat import arguments_of, operator_name
+from zcompiler.torch_compat.nodes import arguments_of, operator_name
 
 Shape = tuple[int, ...]
 

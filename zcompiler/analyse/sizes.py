@@ -10,7 +10,8 @@ import torch
 import torch.fx
 
 from zcompiler.capture.cut import CASTS, is_parameter_view
-from zcompiler.torch_compat import is_wrapper, size_at
+from zcompiler.torch_compat.sizes import size_at
+from zcompiler.torch_compat.tensors import is_wrapper
 
 _DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",

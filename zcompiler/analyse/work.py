@@ -24,7 +24,7 @@ import torch.fx
 from zcompiler.analyse.matmuls import matmuls_of
 from zcompiler.analyse.sizes import aliases, result_bytes
 from zcompiler.machine.work import Matmul, Work
-from zcompiler.torch_compat import operator_name
+from zcompiler.torch_compat.nodes import operator_name
 
 _LOOKUPS = ("embedding", "index", "_unsafe_index", "index_select", "gather", "_unsafe_masked_index")
 _SCATTERS = ("put", "scatter", "index_add", "index_copy", "embedding_dense_backward")

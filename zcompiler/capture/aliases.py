@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch.fx
 
-from zcompiler.torch_compat import is_view_op
+from zcompiler.torch_compat.nodes import is_view_op
 
 # Says nothing of it in its schema, but gives back its input's storage.
 _UNSAID = frozenset({"aten._unsafe_view.default"})

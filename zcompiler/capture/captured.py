@@ -17,18 +17,17 @@ from zcompiler.capture.tied import add_rows_in_place
 from zcompiler.capture.tile import TileOperators, copied
 from zcompiler.capture.tiling import Tiling
 from zcompiler.capture.units import unit_of_node, unit_of_parameter
-from zcompiler.torch_compat import (
+from zcompiler.torch_compat.compiling import partition_joint
+from zcompiler.torch_compat.graphs import (
     call_token,
     call_token_node,
     changed_inputs,
     dynamo_position,
     dynamo_source,
     is_tangent,
-    is_wrapper,
-    never_recompute,
-    partition_joint,
-    recompute_in_backward,
 )
+from zcompiler.torch_compat.nodes import never_recompute, recompute_in_backward
+from zcompiler.torch_compat.tensors import is_wrapper
 
 TOKEN = "zinf_call"
 UNCUT = "whole"  # the unit of the only region of a phase

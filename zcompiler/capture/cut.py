@@ -21,7 +21,9 @@ import torch.fx
 from zcompiler.capture.aliases import storage_roots
 from zcompiler.capture.pieces import Joined, Piece, described, is_boundary
 from zcompiler.capture.ranks import PROLOGUE, made_at, place_free, visit
-from zcompiler.torch_compat import is_random, module_of, nodes_of_sizes
+from zcompiler.torch_compat.graphs import module_of
+from zcompiler.torch_compat.nodes import is_random
+from zcompiler.torch_compat.sizes import nodes_of_sizes
 
 CASTS = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
 _VIEWS = frozenset(

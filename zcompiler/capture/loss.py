@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from zcompiler.capture.projection import Projection, projection_of, rows_of, value_of
 from zcompiler.capture.tiling import Tiling
-from zcompiler.torch_compat import size_hint
+from zcompiler.torch_compat.sizes import size_hint
 
 _SIGNATURE = inspect.signature(F.cross_entropy)
 

@@ -24,7 +24,8 @@ from zcompiler.capture.loss_numbers import Tensors, finish_forward, tile_backwar
 from zcompiler.capture.pieces import Tile, add_joined, add_piece
 from zcompiler.capture.tile import replace_node
 from zcompiler.capture.tiling import Tiling
-from zcompiler.torch_compat import arguments_of, operator_name, trace
+from zcompiler.torch_compat.compiling import trace
+from zcompiler.torch_compat.nodes import arguments_of, operator_name
 
 Rows = Callable[[torch.fx.Node, Tile], torch.fx.Node]
 

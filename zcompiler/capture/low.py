@@ -13,7 +13,7 @@ import torch.fx
 
 from zcompiler.capture.captured import Captured
 from zcompiler.capture.cut import CASTS, Cut, CutRegion
-from zcompiler.torch_compat import module_of
+from zcompiler.torch_compat.graphs import module_of
 
 _LOW = (torch.bfloat16, torch.float16)
 

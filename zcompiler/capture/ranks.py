@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import torch.fx
 
 from zcompiler.capture.pieces import is_boundary
-from zcompiler.torch_compat import dynamo_position, is_random, seed_lookup_targets
+from zcompiler.torch_compat.graphs import dynamo_position
+from zcompiler.torch_compat.nodes import is_random, seed_lookup_targets
 
 PROLOGUE = 0
 

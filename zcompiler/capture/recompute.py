@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 import torch
 import torch.fx
 
-from zcompiler.torch_compat import (
+from zcompiler.torch_compat.graphs import is_tangent
+from zcompiler.torch_compat.nodes import (
     is_known_and_pure,
     is_random,
-    is_tangent,
     is_view_op,
     never_recompute,
     recompute_in_backward,

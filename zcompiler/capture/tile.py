@@ -20,7 +20,7 @@ import torch.fx
 from zcompiler.capture.axes import again, axis_above, axis_below, call, is_pure_view
 from zcompiler.capture.pieces import Tile, add_joined, add_piece
 from zcompiler.capture.tiling import Tiling
-from zcompiler.torch_compat import module_of
+from zcompiler.torch_compat.graphs import module_of
 
 aten = torch.ops.aten
 # For each matmul the position of its two operands, and the axes of these and of the result by letter.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from zcompiler.errors import ZinfError
-from zcompiler.torch_compat import NO_VALUES, shapes_only
+from zcompiler.torch_compat.tensors import NO_VALUES, shapes_only
 
 Made = TypeVar("Made")
 

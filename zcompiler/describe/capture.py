@@ -24,7 +24,9 @@ from zcompiler.stages.dump import plan_text
 from zcompiler.stages.graph import Stages
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.tiles import in_tiles_if_needed
-from zcompiler.torch_compat import compile_through_aot, is_fake, size_hint, strided_like
+from zcompiler.torch_compat.compiling import compile_through_aot
+from zcompiler.torch_compat.sizes import size_hint
+from zcompiler.torch_compat.tensors import is_fake, strided_like
 from zcompiler.training.returned import with_returned_logits
 from zcompiler.training.tensors import why_not_managed, why_not_movable
 

@@ -18,10 +18,9 @@ from zcompiler.machine.parts import cpu_only
 from zcompiler.options import parse_options
 from zcompiler.plan.file import MadeFor, given_plans
 from zcompiler.stack import with_room
-from zcompiler.torch_compat import (
+from zcompiler.torch_compat.compiling import cause_in_backend, compile_apart
+from zcompiler.torch_compat.tensors import (
     NO_VALUES,
-    cause_in_backend,
-    compile_apart,
     copy_without_bytes,
     each_tensor,
     shapes_only,

@@ -30,7 +30,7 @@ from zcompiler.schedule.flow import moved_form
 from zcompiler.schedule.model import Region, Schedule
 from zcompiler.schedule.simulate.steps import stored_bytes
 from zcompiler.stack import with_room
-from zcompiler.torch_compat import NoSubclasses
+from zcompiler.torch_compat.tensors import NoSubclasses
 
 _COMPILE = logging.getLogger("zinf.compile")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from zcompiler.torch_compat import compile_with_inductor, missing_cxx_compiler, run_eagerly
+from zcompiler.torch_compat.compiling import compile_with_inductor, missing_cxx_compiler, run_eagerly
 
 Boxed = Callable[[list[Any]], Any]
 

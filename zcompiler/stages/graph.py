@@ -28,7 +28,8 @@ from zcompiler.stages.collecting import CAPTURING, PLANNING, only_new_garbage
 from zcompiler.stages.form import Form
 from zcompiler.stages.planned import Planned
 from zcompiler.stages.range import with_range
-from zcompiler.torch_compat import hollow, joint_passes
+from zcompiler.torch_compat.compiling import joint_passes
+from zcompiler.torch_compat.graphs import hollow
 
 
 class _Forms(NamedTuple):

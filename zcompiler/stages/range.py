@@ -18,7 +18,7 @@ from zcompiler.plan.plan import Holds
 from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Region, Schedule
 from zcompiler.stages.planned import Planned
-from zcompiler.torch_compat import Symbol, guard_at_most, symbols_of
+from zcompiler.torch_compat.sizes import Symbol, guard_at_most, symbols_of
 
 # Beyond that a size does not matter to the peak.
 _ANY = 1 << 40

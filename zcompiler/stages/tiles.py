@@ -17,7 +17,7 @@ from zcompiler.options import Options
 from zcompiler.schedule.sizes import format_bytes
 from zcompiler.stages.around import Around
 from zcompiler.stages.graph import Stages
-from zcompiler.torch_compat import copy_of_dynamo_graph
+from zcompiler.torch_compat.graphs import copy_of_dynamo_graph
 
 Rules = tuple[tuple[str, int], ...]
 Compiled = TypeVar("Compiled")

@@ -20,7 +20,7 @@ from runtime_ext.interface import Event
 from runtime_ext.recording import phase
 from zcompiler.schedule.model import Schedule
 from zcompiler.schedule.words import UPDATE_LANE
-from zcompiler.torch_compat import NoSubclasses
+from zcompiler.torch_compat.tensors import NoSubclasses
 from zcompiler.training.interrupts import uninterrupted
 from zcompiler.training.low import doubt
 from zcompiler.training.members import Member, Part, forget_unmade, low_values

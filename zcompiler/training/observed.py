@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from zcompiler.torch_compat import GRAD_GETTER, NoSubclasses
+from zcompiler.torch_compat.tensors import GRAD_GETTER, NoSubclasses
 from zcompiler.training.registry import running_updates, settle
 
 _GETTERS = [

@@ -13,7 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zcompiler.options import OPTIMIZER_STATES
 from zcompiler.stack import with_room
-from zcompiler.torch_compat import NoSubclasses, run_first, run_last, untraced
+from zcompiler.torch_compat.compiling import untraced
+from zcompiler.torch_compat.running import run_first, run_last
+from zcompiler.torch_compat.tensors import NoSubclasses
 from zcompiler.training.observed import ObservedStates
 from zcompiler.training.registry import complete_updates, optimizer_stepped, record_of, settle
 from zcompiler.training.session import Session

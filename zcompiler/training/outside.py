@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zcompiler.torch_compat import storage_is_shared
+from zcompiler.torch_compat.tensors import storage_is_shared
 from zcompiler.training.members import Member
 from zcompiler.training.observed import ObservedParameter, ObservedStates
 

@@ -22,7 +22,7 @@ from runtime_ext.interface import Segment
 from zcompiler.logs import stage
 from zcompiler.plan.plan import Homes
 from zcompiler.schedule.sizes import format_bytes
-from zcompiler.torch_compat import storage_sharers
+from zcompiler.torch_compat.tensors import storage_sharers
 from zcompiler.training.observed import observe
 from zcompiler.training.registry import forget, known_parameters, record_of, remember
 from zcompiler.training.tensors import over, raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from zcompiler.torch_compat import storage_is_shared
+from zcompiler.torch_compat.tensors import storage_is_shared
 from zcompiler.training.observed import ObservedParameter
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zcompiler.free_memory import anonymous_memory
-from zcompiler.torch_compat import trim_memory
+from zcompiler.torch_compat.running import trim_memory
 
 # How much must have been freed for a trim to be worth some ten milliseconds: so much, or this part of the limit if that
 # is less: what is not trimmed comes on top of what is planned, and with KEPT_PART has to stay below a tenth.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zcompiler.torch_compat import NoSubclasses
+from zcompiler.torch_compat.tensors import NoSubclasses
 from zcompiler.training.members import stored_gradient
 from zcompiler.training.registry import known_parameters, record_of, running_updates
 from zcompiler.training.session import Session, states_per_parameter_byte

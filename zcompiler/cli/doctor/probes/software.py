@@ -33,7 +33,7 @@ def look_at_torch(load: Callable[[], Any] = lambda: importlib.import_module("tor
 
 def find_compiler() -> str:
     """The compiler that Inductor would call. FileNotFoundError without one."""
-    from zcompiler.torch_compat import cxx_compiler
+    from zcompiler.torch_compat.compiling import cxx_compiler
 
     return cxx_compiler()
 
