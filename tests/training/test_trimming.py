@@ -12,7 +12,7 @@ from zcompiler.training.session import Session
 from zcompiler.training.trimming import FULL, KEPT, LEAST, Trimming
 
 MIB = 1 << 20
-LIMIT = 2000 * MIB
+LIMIT = 4000 * MIB
 OTHERS = 300 * MIB
 
 
@@ -63,7 +63,7 @@ def test_what_was_freed_far_below_the_limit_counts_once_it_is_near():
     process = Process(OTHERS + 800 * MIB)
     it = after_a_step(process)
     it.freed(LEAST + 1)
-    process.free = 1200 * MIB
+    process.free = int(FULL * LIMIT)
     it.freed(1)
     assert process.trims == 1
 
@@ -126,7 +126,7 @@ def test_the_less_may_be_held_the_less_is_left_untrimmed():
     """It comes on top of what is planned."""
     process = Process(OTHERS + 240 * MIB)
     small = Trimming(240 * MIB, process.resident, process.trim)
-    small.freed(15 * MIB)
+    small.freed(6 * MIB)
     assert process.trims == 0
     small.freed(1)
     assert process.trims == 1
@@ -152,7 +152,7 @@ def test_where_the_system_does_not_tell_all_goes_back():
 def test_what_others_hold_is_measured_again_after_each_step():
     process = Process(OTHERS + 800 * MIB)
     it = after_a_step(process)
-    process.used += 1200 * MIB  # the user's own
+    process.used += LIMIT // 2 + 200 * MIB  # the user's own
     assert it.full()
     it.all_of(800 * MIB)
     assert not it.full()

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from zcompiler.free_memory import anonymous_memory
 from zcompiler.torch_compat.running import trim_memory
 
-# How much must have been freed for a trim to be worth some ten milliseconds: so much, or this part of the limit if that
-# is less: what is not trimmed comes on top of what is planned, and with KEPT_PART has to stay below a tenth.
+# How much must have been freed for a trim to be worth some milliseconds.
 LEAST = 96 << 20
-PART = 16
 # What an arena keeps of its free pages when it gives them back, as all of them would be faulted in again.
 KEPT = 32 << 20
-KEPT_PART = 40
+# Either is at most this part of the limit: both come on top of what is planned, and with them what the C library cannot
+# give back has to stay below a tenth.
+PART = 40
 # The part of the limit that a process may hold before it gives back what is free.
 FULL = 0.7
 
@@ -31,7 +31,7 @@ class Trimming:
     ) -> None:
         self._limit, self._resident, self._trim = limit, resident, trim
         self._least = min(LEAST, limit // PART)
-        self.kept = min(KEPT, limit // KEPT_PART)  # bytes, of an arena
+        self.kept = min(KEPT, limit // PART)  # bytes, of an arena
         self.others: int | None = None  # bytes that the limit does not count: interpreter, torch, the user's own
         self._freed = 0
         self._lowest: int | None = None  # bytes that the process held at the least since the last trim
