@@ -291,9 +291,7 @@ class _Builder:
                 names.values[local] = value
             title = _unique(f"{phase}/{region.unit}", [r.name for r in self.regions])
             region_names.append(title)
-            work, held = self._asks(region.module)
-            if self.uncut:
-                held = self._working_alone(region, names)
+            work, held = self._alone(region, names) if self.uncut else self._asks(region.module)
             if work is not None:
                 self.works[title] = replace(work, moved=work.moved + 2 * put_together)
             run = Op(
@@ -306,21 +304,22 @@ class _Builder:
         """The work of a region and the bytes it works in: found out once for all that are alike."""
         key = alike(region)
         if key not in self.known:
-            work = work_of(region, self.fused) if self.priced else None
-            self.known[key] = work, working_memory(region, self.sizes)
+            self.known[key] = self._work(region), working_memory(region, self.sizes)
         return self.known[key]
 
-    def _working_alone(self, region: CutRegion, names: PhaseNames) -> int:
-        """The bytes that the only region of a phase works in. Of what it is given nobody else holds the activations:
-        it lets go of each as soon as it can, unlike a region that is given copies from the store, or that others
-        follow."""
+    def _work(self, region: torch.fx.GraphModule) -> Work | None:
+        return work_of(region, self.fused) if self.priced else None
+
+    def _alone(self, region: CutRegion, names: PhaseNames) -> tuple[Work | None, int]:
+        """The same of the only region of a phase. Of what it is given nobody else holds the activations: it lets go of
+        each as soon as it can, unlike a region that is given copies from the store, or that others follow."""
         placeholders = region.module.graph.find_nodes(op="placeholder")
         given = {}
         for node, local in zip(placeholders, region.inputs, strict=True):
             value = self.values.get(names.values.get(local, ""))
             if value is not None and value.kind == "act" and value.name not in self.incoming:
                 given[node] = (value.name, value.nbytes)
-        return working_memory(region.module, self.sizes, given)
+        return self._work(region.module), working_memory(region.module, self.sizes, given)
 
 
 def _unique(name: str, taken: Iterable[str]) -> str:
