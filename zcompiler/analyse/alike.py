@@ -9,13 +9,17 @@ import torch.fx
 
 
 def alike(region: torch.fx.GraphModule) -> Hashable:
-    """Equal for regions with the same ops on tensors of the same dtypes and shapes."""
+    """Equal for regions with the same ops on tensors of the same dtypes and shapes: those of what goes in, from which
+    those of all the rest follow."""
     number = {node: i for i, node in enumerate(region.graph.nodes)}
     found: list[Hashable] = []
     for node in number:
-        target = node.target if node.op == "call_function" else ""
         given = [_given(argument, number) for argument in (*node.args, *node.kwargs.values())]
-        found.append((node.op, target, *given, *node.kwargs, _form(node.meta.get("val"))))
+        if node.op == "call_function":
+            found.append((node.target, *given, *node.kwargs))
+        else:
+            name = node.target if node.op == "get_attr" else ""  # of the graph inside an op: not in its arguments
+            found.append((node.op, name, *given, _form(node.meta.get("val"))))
     return tuple(found)
 
 

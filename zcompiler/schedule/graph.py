@@ -163,9 +163,10 @@ def _written(graph: torch.fx.Graph, run: torch.fx.Node, value: str) -> torch.fx.
 
 
 def _node(graph: torch.fx.Graph, target: Callable[..., NoReturn], name: str, args: tuple[Any, ...]) -> torch.fx.Node:
-    """A node, made without what FX does with arguments that a tracer hands it: that takes longer than all else."""
+    """A node, made without what FX does with arguments that a tracer hands it, nor with an attribute that is assigned
+    (it looks the node up again): these take longer than all else."""
     node = graph.create_node("call_function", target, (), {}, name)
-    node.args = args
+    torch.fx.Node.args.__set__(node, args)
     return node
 
 
