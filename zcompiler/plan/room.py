@@ -26,15 +26,16 @@ def with_room_for_parts(schedule: Schedule, parts: frozenset[str]) -> Schedule:
 
 def with_room_for_stored_gradients(schedule: Schedule, stored: frozenset[str]) -> Schedule:
     """A region's gradients are copied to the buffers they are written from, while those before may still be on their
-    way: that much more is held while it runs."""
+    way: that much more is held while it runs. Some may be on their way to the end of backward."""
     size = {v.name: v.nbytes for v in schedule.values if v.name in stored}
-    largest = max(size.values(), default=0)
+    largest, trailing = max(size.values(), default=0), 0
     regions = []
     for region in schedule.regions:
         ops = []
         for op in region.ops:
             made = sum(size.get(name, 0) for name in op.writes)
-            ops.append(replace(op, work=op.work + made + largest) if made else op)
+            trailing = largest if made else trailing
+            ops.append(replace(op, work=op.work + made + trailing) if op.kind == "run" else op)
         regions.append(replace(region, ops=tuple(ops)))
     return replace(schedule, regions=tuple(regions))
 
