@@ -166,7 +166,7 @@ def _node(graph: torch.fx.Graph, target: Callable[..., NoReturn], name: str, arg
     """A node, made without what FX does with arguments that a tracer hands it, nor with an attribute that is assigned
     (it looks the node up again): these take longer than all else."""
     node = graph.create_node("call_function", target, (), {}, name)
-    torch.fx.Node.args.__set__(node, args)
+    torch.fx.Node.args.__set__(node, args)  # type: ignore[attr-defined]
     return node
 
 
