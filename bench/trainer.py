@@ -37,7 +37,7 @@ from zcompiler.training import session
 SMALL_LIMIT = 256 << 20
 STEADY = 4  # simulated steps, so that what one leaves over to the next is in it
 Counters = dict[str, dict[str, float]]
-Loss = Callable[[Any, Any], torch.Tensor]  # of a model and its inputs
+Loss = Callable[[Any], torch.Tensor]  # of what a model returns
 Kind = tuple[Callable[[], torch.nn.Module], Iterator[torch.Tensor], Callable[[torch.Tensor], Any], Loss]
 
 
@@ -145,16 +145,20 @@ class Trainer:
 
     def _run(self, update: bool) -> dict[str, Any]:
         inputs = self._inputs(next(self._batches))
-        losses: list[torch.Tensor] = []
+        returned: list[Any] = []  # held to the end of the step, as in most people's loops
         counted = reset_peak_rss()
-        phases = {"forward": self._phase(lambda: losses.append(self._loss(self.model, inputs)))}
-        phases["backward"] = self._phase(losses[0].backward)
+        phases = {"forward": self._phase(lambda: returned.append(self._call(inputs)))}
+        loss = self._loss(returned[0])
+        phases["backward"] = self._phase(loss.backward)
         if update:
             phases["optimizer"] = self._phase(self.optimizer.step)
         self.optimizer.zero_grad()
         self._ran = True
         most = peak_rss() - self._before if counted else None
-        return {"loss": losses[0].item(), "peak": most, "phases": phases}
+        return {"loss": loss.item(), "peak": most, "phases": phases}
+
+    def _call(self, inputs: Any) -> Any:
+        return self.model(**inputs) if isinstance(inputs, dict) else self.model(inputs)
 
     def _phase(self, work: Callable[[], Any]) -> dict[str, Any]:
         before = self._counters()
@@ -197,7 +201,7 @@ def _smollm2(settings: Mapping[str, Any]) -> Kind:
     def inputs(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"input_ids": ids, "labels": ids}
 
-    return build, token_batches(tokenizer, settings["tokens"]), inputs, lambda model, given: model(**given).loss
+    return build, token_batches(tokenizer, settings["tokens"]), inputs, lambda returned: returned.loss
 
 
 def _mlp(settings: Mapping[str, Any]) -> Kind:
@@ -213,7 +217,7 @@ def _mlp(settings: Mapping[str, Any]) -> Kind:
         while True:
             yield torch.randn(rows, width, generator=generator)
 
-    return build, batches(), lambda x: x, lambda model, x: model(x).square().mean()
+    return build, batches(), lambda x: x, lambda returned: returned.square().mean()
 
 
 MODELS: Mapping[str, Callable[[Mapping[str, Any]], Kind]] = {"smollm2": _smollm2, "mlp": _mlp}
