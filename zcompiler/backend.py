@@ -132,7 +132,9 @@ class _Building:
             compiler=session.compiler,
             compute=session.compute,
             note=session.note,
+            before=session.before,
             measured=session.measured,
+            returned=session.returned,
             between_phases=session.between_phases,
             backward_ended=backward_ended,
         )

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from zcompiler.free_memory import anonymous_memory
 from zcompiler.options import parse_options
-from zcompiler.training.session import Session
+from zcompiler.training.session import Session, session_for
 from zcompiler.training.trimming import FULL, KEPT, LEAST, Trimming
 
 MIB = 1 << 20
@@ -100,6 +101,19 @@ def test_growth_counts_from_where_the_process_was_smallest():
     assert process.trims == 1
 
 
+def test_before_a_region_for_which_there_would_be_no_room_all_that_is_free_goes_back():
+    process = Process(OTHERS + LIMIT - 100 * MIB)
+    it = after_a_step(process)
+    process.free = LEAST // 2
+    it.freed(0)
+    it.before(100 * MIB - LEAST // 2)
+    assert process.trims == 0
+    it.before(100 * MIB - LEAST // 2 + 1)
+    assert (process.trims, process.free) == (1, 0)
+    it.before(LIMIT)  # nothing is free
+    assert process.trims == 1
+
+
 def test_an_arena_gives_back_what_it_no_longer_uses_only_near_the_limit():
     process = Process(OTHERS + LIMIT)
     it = after_a_step(process)
@@ -120,6 +134,50 @@ def test_a_session_gives_what_its_arena_no_longer_uses_back_within_a_phase(tmp_p
     session.freed(0)
     assert arena.idle <= 48 * MIB // 40
     assert held - anonymous_memory() > 24 * MIB
+
+
+def test_before_a_region_for_which_there_would_be_no_room_an_arena_keeps_nothing(tmp_path):
+    session = Session(parse_options({"memory": "48MiB", "nvme": str(tmp_path), "machine": "laptop"}, environ={}))
+    session.between_phases(ended=True)
+    arena = session.runtime.arena(session.compute_tier)
+    buffer = arena.alloc(MIB)
+    buffer.array[:] = 1
+    buffer.free()
+    session.before(0)
+    assert arena.idle == MIB
+    session.before(64 * MIB)
+    assert arena.idle == 0
+
+
+def test_what_a_caller_still_holds_of_the_last_call_is_planned_for_so_it_is_nobody_elses(tmp_path):
+    session = Session(parse_options({"memory": "48MiB", "nvme": str(tmp_path), "machine": "laptop"}, environ={}))
+    process = Process(OTHERS)
+    session._trimming = Trimming(48 * MIB, process.resident, process.trim)
+    session.between_phases(ended=True)
+    before = session.stats().others
+    held = torch.zeros(MIB)
+    session.returned([held, held[1:], torch.zeros(MIB)])
+    process.used += held.nbytes + 40 * MIB  # near the limit, so that it looks
+    session.between_phases(ended=True)
+    assert session.stats().others == before + 40 * MIB
+    process.used += 40 * MIB
+    del held
+    session.between_phases(ended=True)
+    assert session.stats().others == before + 84 * MIB
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_forward_tells_what_it_returns_and_not_what_it_saves(tmp_path, trains):
+    options = {"memory": "8MiB", "nvme": str(tmp_path), "machine": "laptop", "compute": "eager"}
+    model = torch.compile(
+        torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh()), backend="zinf", options=options
+    )
+    with torch.set_grad_enabled(trains):
+        out = model(torch.ones(32, 64))
+    session = session_for(options)
+    assert session._returned() == out.nbytes == 32 * 64 * 4
+    del out
+    assert session._returned() == 0
 
 
 def test_the_less_may_be_held_the_less_is_left_untrimmed():

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from zcompiler.capture.captured import TOKEN, Captured
 from zcompiler.capture.cut import Cut
 from zcompiler.logs import stage
 from zcompiler.lower.call import GraphCall, LoweredRegion, Residence
+from zcompiler.lower.holdings import address
 from zcompiler.lower.parts import parts_in, pieces_in, used
 from zcompiler.lower.ranges import Ranges
 from zcompiler.lower.regions import RegionCompiler
@@ -50,13 +51,16 @@ class CompiledGraph:
         compiler: RegionCompiler,
         compute: str,
         note: Callable[[str], None],
+        before: Callable[[int], None],
         measured: Callable[[int, int], None],
+        returned: Callable[[Iterable[torch.Tensor]], None],
         between_phases: Callable[[bool, bool], None],
         backward_ended: Callable[[], None],
     ) -> None:
         self.captured, self.buckets, self.step, self.schedule = captured, tuple(buckets), step, schedule
         self.executor, self.residence, self.compiler, self.compute = executor, residence, compiler, compute
-        self.note, self.measured, self.between_phases = note, measured, between_phases
+        self.note, self.before, self.measured = note, before, measured
+        self.returned, self.between_phases = returned, between_phases
         self.backward_ended = backward_ended
         self.bucket = {b.name: b for b in buckets}
         self.trains = captured.backward is not None
@@ -65,6 +69,7 @@ class CompiledGraph:
         # One bucket of gradients may be on its way to the store while the next is made.
         self.lag = stored_bytes(schedule)
         self.offloaded = _offloaded(schedule)
+        self.takes = {region.name: _takes(region, schedule) for region in schedule.regions}
         self._calls: dict[int, GraphCall] = {}
         self._numbers = itertools.count()
 
@@ -185,11 +190,20 @@ class CompiledGraph:
             token if name == TOKEN else through.get(name, call.results.get(name)) if isinstance(name, str) else name
             for name in cut.results
         )
+        if last != self.trains:  # a forward
+            self.returned(self._outputs(call, cut, results))
         call.end()
         if last:
             call.close()
         self.between_phases(last, self.trains)
         return results
+
+    def _outputs(self, call: GraphCall, cut: Cut, results: Sequence[Any]) -> Iterator[torch.Tensor]:
+        """Of the results of a forward, those that the plan counts as held by the caller."""
+        for name, result in zip(cut.results, results, strict=True):
+            value = call.names.values.get(name) if isinstance(name, str) else None
+            if value is not None and self.schedule.value(value).kind == "output" and address(result) is not None:
+                yield result
 
     def _passed_through(self, call: GraphCall, name: str) -> Any:
         """An input that is a result as it stands: the caller's own tensor."""
@@ -229,6 +243,12 @@ def _offloaded(schedule: Schedule) -> dict[str, list[str]]:
         if op.kind == "write" and schedule.value(op.value).kind == "act":
             found.setdefault(region.name, []).append(op.value)
     return found
+
+
+def _takes(region: Region, schedule: Schedule) -> int:
+    """Bytes that a region takes outside the arena: for what its runs make, and to work in."""
+    runs = [op for op in region.ops if op.kind == "run"]
+    return sum(op.work + sum(schedule.value(name).nbytes for name in op.writes) for op in runs)
 
 
 def _stored_gradients(schedule: Schedule, names: PhaseNames | None) -> tuple[dict[str, str], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -40,6 +42,13 @@ def storage_sharers(t: torch.Tensor) -> int:
     alone = torch.empty(1)
     users = torch._C._storage_Use_Count
     return users(t.untyped_storage()._cdata) - users(alone.untyped_storage()._cdata)
+
+
+def held_bytes(tensors: Iterable[torch.Tensor]) -> Callable[[], int]:
+    """Tells how many bytes of these strided tensors' storages somebody still holds, whoever it is. Holds none."""
+    storages = (t.untyped_storage() for t in tensors)
+    watched = {storage.data_ptr(): (StorageWeakRef(storage), storage.nbytes()) for storage in storages}
+    return lambda: sum(size for storage, size in watched.values() if not storage.expired())
 
 
 # What an operation raises whose result hangs on values that a fake tensor has not.

@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from zcompiler.schedule.memory import peak
 from zcompiler.schedule.model import Schedule
 from zcompiler.stages.around import states_per_parameter_byte, tiers_of
 from zcompiler.stages.dump import Dump
+from zcompiler.torch_compat.tensors import held_bytes
 from zcompiler.training.activations import ActivationRoom
 from zcompiler.training.ordering import Uses
 from zcompiler.training.registry import record_of, running_trace
@@ -80,6 +81,7 @@ class Session:
         self.steps = 0
         self.peak = 0
         self._trimming = Trimming(options.memory)
+        self._returned = held_bytes(())  # of what the last forward gave the caller
         self.late_steps = 0
         self.uses = Uses()
         self.ledger = Ledger()
@@ -187,9 +189,21 @@ class Session:
         if self._trimming.too_idle(arena.idle):
             arena.trim(self._trimming.kept)
 
+    def before(self, nbytes: int) -> None:
+        """Told before each region of the bytes that it is going to take: what is free, and would be beside that over
+        the limit, goes back."""
+        arena = self.runtime.arena(self.compute_tier)
+        if arena.idle and self._trimming.crowded(nbytes):
+            arena.trim(0)
+        self._trimming.before(nbytes)
+
+    def returned(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Told after each forward what it gives the caller, which is planned for as if the caller held it."""
+        self._returned = held_bytes(tensors)
+
     def between_phases(self, ended: bool = False, trains: bool = False) -> None:
         """Give back what is free after a phase, if it would count against the limit; `ended`: a call has, a training
-        one if it `trains`, so that nothing is held of it.
+        one if it `trains`, so that nothing is held of it but what it has returned.
 
         Not before a phase: the activations of a forward go where the gradients of the step before have been, and
         faulting pages in again takes longer than the rest of the housekeeping.
@@ -202,7 +216,7 @@ class Session:
         if ended and (trains or not self.trains):  # no activations are held, or they would count as others'
             states = states_per_parameter_byte(self.options)
             resting = sum(unit.resting_in(self.compute_tier, states) for unit in self.units)
-            self._trimming.all_of(resting + arena.in_use + self._trimming.kept)
+            self._trimming.all_of(resting + arena.in_use + self._trimming.kept + self._returned())
         else:
             self._trimming.trim()
 

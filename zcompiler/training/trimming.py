@@ -17,6 +17,8 @@ KEPT = 32 << 20
 PART = 40
 # The part of the limit that a process may hold before it gives back what is free.
 FULL = 0.7
+# The part of what is else worth a trim for which one is made where the next region would not find room otherwise.
+BRIM = 1 / 8
 
 
 class Trimming:
@@ -45,6 +47,16 @@ class Trimming:
         self._freed += nbytes
         now = self._resident()
         if max(self._freed, self._grown(now)) > self._least and self.full():
+            self.trim()
+
+    def crowded(self, nbytes: int) -> bool:
+        """Whether the process would hold more than the limit if it took so many bytes more."""
+        now = self._resident()
+        return self.others is not None and now is not None and now - self.others + nbytes > self._limit
+
+    def before(self, nbytes: int) -> None:
+        """Told before so many bytes are taken; trims where that would be over the limit, if there is anything free."""
+        if self.crowded(nbytes) and max(self._freed, self._grown(self._resident())) > BRIM * self._least:
             self.trim()
 
     def too_idle(self, nbytes: int) -> bool:
