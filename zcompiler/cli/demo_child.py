@@ -50,11 +50,12 @@ def train(settings: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> No
             steady = reset_peak_rss()
         start = time.perf_counter()
         ids = next(batches)
-        outputs = model(input_ids=ids, labels=ids)  # held to the next step, as in most people's loops
+        outputs = model(input_ids=ids, labels=ids)  # held to the end of the step, as in most people's loops
         outputs.loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         say({"step": step, "loss": outputs.loss.item(), "seconds": time.perf_counter() - start})
+        del outputs  # held during the next forward, it would be memory of the caller's beside the limit
     say({"done": {"peak": peak_rss(), "steady": steady, "before": before, "after": nvme_traffic(model, settings)}})
 
 
