@@ -39,8 +39,8 @@ def test_parameters_stay_first_then_gradients_then_states() -> None:
     sizes = [MIB] * 8
     seen = [describe(plan(sizes, limit * MIB).placement) for limit in (8, 14, 24, 34)]
     assert seen == [
-        "params=nvme(5)+host(3) grads=nvme(5)+host(3) optimizer=nvme",
-        "params=host grads=host(4)+nvme(4) optimizer=nvme",
+        "params=nvme(5)+host(3) grads=host(4)+nvme(4) optimizer=nvme",
+        "params=host grads=host(5)+nvme(3) optimizer=nvme",
         "params=host(7)+nvme(1) grads=host optimizer=host(4)+nvme(4)",
         "params=host grads=host optimizer=host",
     ]
@@ -71,7 +71,7 @@ def test_each_kind_has_its_reason_with_numbers() -> None:
         "not params=host grads=host optimizer=host: 32769KiB at run(bwd/l0)@bwd/l0, 18433KiB over the limit" in reasons
     )
     assert "params held in host: 8 of 8 units, 8MiB" in reasons
-    assert "4 of 8 units, 4MiB; with l4 run(bwd/l0)@bwd/l0 would hold 14337KiB of 14MiB" in reasons
+    assert "5 of 8 units, 5MiB; with l5 run(bwd/l0)@bwd/l0 would hold 14337KiB of 14MiB" in reasons
 
 
 def test_too_small_a_limit_is_refused_with_one_that_works() -> None:

@@ -26,16 +26,18 @@ def with_room_for_parts(schedule: Schedule, parts: frozenset[str]) -> Schedule:
 
 def with_room_for_stored_gradients(schedule: Schedule, stored: frozenset[str]) -> Schedule:
     """A region's gradients are copied to the buffers they are written from, while those before may still be on their
-    way: that much more is held while it runs. Some may be on their way to the end of backward."""
+    way: that much more is held while it runs. They may also be in the region after it, though it stores none."""
     size = {v.name: v.nbytes for v in schedule.values if v.name in stored}
-    largest, trailing = max(size.values(), default=0), 0
+    largest, before = max(size.values(), default=0), 0
     regions = []
     for region in schedule.regions:
         ops = []
         for op in region.ops:
-            made = sum(size.get(name, 0) for name in op.writes)
-            trailing = largest if made else trailing
-            ops.append(replace(op, work=op.work + made + trailing) if op.kind == "run" else op)
+            if op.kind == "run":
+                made = sum(size.get(name, 0) for name in op.writes)
+                trailing = largest if made or before else 0
+                op, before = replace(op, work=op.work + made + trailing), made
+            ops.append(op)
         regions.append(replace(region, ops=tuple(ops)))
     return replace(schedule, regions=tuple(regions))
 
