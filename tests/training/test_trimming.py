@@ -180,6 +180,18 @@ def test_a_forward_tells_what_it_returns_and_not_what_it_saves(tmp_path, trains)
     assert session._returned() == 0
 
 
+def test_a_graph_tells_before_each_region_what_it_is_going_to_take(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(Session, "before", lambda self, nbytes: told.append(nbytes))
+    options = {"memory": "8MiB", "nvme": str(tmp_path), "machine": "laptop", "compute": "eager"}
+    model = torch.compile(torch.nn.Linear(64, 64, bias=False), backend="zinf", options=options)
+    model(torch.ones(32, 64)).sum().backward()
+    schedule = session_for(options).schedules["graph0"]
+    runs = [op for _, op in schedule.ops() if op.kind == "run"]
+    assert told == [op.work + sum(schedule.value(name).nbytes for name in op.writes) for op in runs]
+    assert max(told) >= 64 * 64 * 4
+
+
 def test_the_less_may_be_held_the_less_is_left_untrimmed():
     """It comes on top of what is planned."""
     process = Process(OTHERS + 240 * MIB)

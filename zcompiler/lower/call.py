@@ -167,7 +167,7 @@ class GraphCall(Call):
         return self.graph.residence.arriving(value, buffer) if value in self.graph.bucket else None
 
     def compute(self, region: str, op: Op) -> None:
-        self.graph.before(self.graph.takes[region])
+        self.graph.before(op.work + sum(self.schedule.value(name).nbytes for name in op.writes))
         self._run(region)
         if region in self.graph.offloaded:
             self._offload(self.graph.offloaded[region])

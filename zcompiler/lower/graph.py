@@ -69,7 +69,6 @@ class CompiledGraph:
         # One bucket of gradients may be on its way to the store while the next is made.
         self.lag = stored_bytes(schedule)
         self.offloaded = _offloaded(schedule)
-        self.takes = {region.name: _takes(region, schedule) for region in schedule.regions}
         self._calls: dict[int, GraphCall] = {}
         self._numbers = itertools.count()
 
@@ -243,12 +242,6 @@ def _offloaded(schedule: Schedule) -> dict[str, list[str]]:
         if op.kind == "write" and schedule.value(op.value).kind == "act":
             found.setdefault(region.name, []).append(op.value)
     return found
-
-
-def _takes(region: Region, schedule: Schedule) -> int:
-    """Bytes that a region takes outside the arena: for what its runs make, and to work in."""
-    runs = [op for op in region.ops if op.kind == "run"]
-    return sum(op.work + sum(schedule.value(name).nbytes for name in op.writes) for op in runs)
 
 
 def _stored_gradients(schedule: Schedule, names: PhaseNames | None) -> tuple[dict[str, str], str]:

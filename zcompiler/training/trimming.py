@@ -51,12 +51,12 @@ class Trimming:
 
     def crowded(self, nbytes: int) -> bool:
         """Whether the process would hold more than the limit if it took so many bytes more."""
-        now = self._resident()
-        return self.others is not None and now is not None and now - self.others + nbytes > self._limit
+        return self._crowded(self._resident(), nbytes)
 
     def before(self, nbytes: int) -> None:
         """Told before so many bytes are taken; trims where that would be over the limit, if there is anything free."""
-        if self.crowded(nbytes) and max(self._freed, self._grown(self._resident())) > BRIM * self._least:
+        now = self._resident()
+        if self._crowded(now, nbytes) and max(self._freed, self._grown(now)) > BRIM * self._least:
             self.trim()
 
     def too_idle(self, nbytes: int) -> bool:
@@ -79,6 +79,9 @@ class Trimming:
         self._freed = 0
         self._trim()
         self._lowest = self._resident()
+
+    def _crowded(self, now: int | None, nbytes: int) -> bool:
+        return self.others is not None and now is not None and now - self.others + nbytes > self._limit
 
     def _grown(self, now: int | None) -> int:
         """Bytes by which the process has grown since a trim, or since it was smallest."""
